@@ -103,9 +103,7 @@ async def update(tx: Tx, assistant_id: str, expected: AssistantBody, version: Ve
 
 def _check_not_system(row: AssistantRow) -> None:
     if row.system:
-        raise Conflict(
-            f"Assistant {row.id} is the system assistant of agent {row.agent}; its agent cannot change"
-        )
+        raise Conflict(f"Assistant {row.id} is the system assistant of {row.agent}; its agent cannot change")
 
 
 async def get_version(tx: Tx, assistant_id: str, number: int) -> AssistantVersionRow:
@@ -299,13 +297,11 @@ async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, AssistantRow]:
     """
     wanted = {*names, *map(system_id, names)}
     rows = {row.id: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
-    resolved = {
-        name: rows.get(name) or _take_system_assistant(rows.get(system_id(name)), name) for name in names
-    }
+    resolved = {name: rows.get(name) or _take_own(rows.get(system_id(name)), name) for name in names}
     return {name: row for name, row in resolved.items() if row is not None}
 
 
-def _take_system_assistant(row: AssistantRow | None, agent: str) -> AssistantRow | None:
+def _take_own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
     return row if row is not None and row.system and row.agent == agent else None
 
 

@@ -228,9 +228,8 @@ def _find_differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -
     for name in dict.fromkeys((*ours.attributes, *theirs.attributes)):
         mine, other_value = ours.attributes.get(name), theirs.attributes.get(name)
         if mine != other_value and not _VOLATILE.search(name):
-            differences.append(
-                SpanDifference(field=name, left=_format_text(mine), right=_format_text(other_value))
-            )
+            difference = SpanDifference(field=name, left=_format_text(mine), right=_format_text(other_value))
+            differences.append(difference)
     return differences
 
 

@@ -556,9 +556,8 @@ def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
 
 
 def _build_worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) -> WorkerFacts:
-    serving = [
-        worker for worker in map(_build_presence, rows.workers) if worker.serves(rollout.kind, rollout.queue)
-    ]
+    workers = map(_build_presence, rows.workers)
+    serving = [worker for worker in workers if worker.serves(rollout.kind, rollout.queue)]
     alive = _filter_alive(serving, since)
     if not alive:
         last = max(serving, key=lambda worker: worker.heard, default=None)

@@ -167,13 +167,11 @@ async def list_workers(tx: Tx, kind: str) -> WorkerRows:
 
 async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> AuditMatch:
     if run is not None and run.gone_at is not None and run.temporary is None:
-        return await _find_audit_match(
-            tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread")
-        )
+        return await _find_audit(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
     if row.status != CANCELLED or row.end_time is None:
         return AuditMatch()
     if run is None:
-        return await _find_audit_match(tx, row.end_time, (row.id,), CANCELLING)
+        return await _find_audit(tx, row.end_time, (row.id,), CANCELLING)
     replacement = await tx.one(
         sql.REPLACEMENT,
         thread_id=run.thread_id,
@@ -182,12 +180,12 @@ async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> Aud
         strategies=list(STOPPING),
     )
     if replacement is None or replacement.id == row.id:
-        return await _find_audit_match(tx, row.end_time, (row.id, run.thread_id), CANCELLING)
-    match = await _find_audit_match(tx, row.end_time, (replacement.id,), ("create_run",))
+        return await _find_audit(tx, row.end_time, (row.id, run.thread_id), CANCELLING)
+    match = await _find_audit(tx, row.end_time, (replacement.id,), ("create_run",))
     return AuditMatch(match.actor, match.action, instead=replacement.id, strategy=replacement.strategy)
 
 
-async def _find_audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
+async def _find_audit(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
     """Return the audit entry of a change; calls without an actor leave none."""
     for entry in await tx.all(sql.AUDIT_AT, since=time, until=time + A_MOMENT, n=AUDIT_ENTRIES):
         named = entry.object.split(",")
@@ -214,7 +212,7 @@ async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
         attempts=attempts,
         uncharged=uncharged,
         spans={} if final else await _find_first_spans(tx, row, attempts),
-        created=await _find_audit_match(tx, row.start_time, (id,), CREATING),
+        created=await _find_audit(tx, row.start_time, (id,), CREATING),
         ended=await _find_end(tx, row, run) if row.status in ENDED else await _find_queued_by(tx, row),
         requeued={} if final else await _find_requeues(tx, row, attempts, uncharged),
     )
@@ -236,7 +234,7 @@ async def _find_queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
     """Return the audit entry of a requeue; outside of lines, the place of a rollout is the time."""
     if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
         return AuditMatch()
-    return await _find_audit_match(tx, row.position, (row.id,), (CHANGING,))
+    return await _find_audit(tx, row.position, (row.id,), (CHANGING,))
 
 
 async def _find_requeues(
@@ -272,7 +270,7 @@ async def _find_thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
     if thread.checkpoint_id is not None:
         state = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
     if thread.gone_at is not None:
-        audit = await _find_audit_match(tx, thread.gone_at, [thread.id], ["delete_thread"])
+        audit = await _find_audit(tx, thread.gone_at, [thread.id], ["delete_thread"])
     return ThreadRows(
         row=thread,
         busy=None if busy is None else await _find_rollout(tx, busy),

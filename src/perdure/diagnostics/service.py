@@ -87,9 +87,8 @@ class Diagnostics(WatchedService):
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
     async def why(self, id: Id) -> Why:
-        """Explain why something waits or how it ended, by any id: of a run, thread, rollout, attempt,
-        workflow run, phase, approval, schedule, session, worker, trace, span, effect, job and others.
-        """
+        """Explain why something waits or how it ended, by any id: of a run, thread, rollout, attempt, phase,
+        workflow run, approval, schedule, session, worker, trace, span, effect, job and others."""
         now, match = await self.read(operations.find, check_id(id, "id"))
         if match is None:
             return await self._explain_other(id, to_seconds(now))

@@ -334,11 +334,9 @@ class Items(Service):
             cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        namespaces = [tuple(labels) for labels in result.namespaces or []]
-        more = bool(namespaces) and len(namespaces) == limit
-        return ListPart(
-            namespaces, write_cursor(model.NAMESPACES, encode_namespace(namespaces[-1])) if more else None
-        )
+        page = [tuple(labels) for labels in result.namespaces or []]
+        more = bool(page) and len(page) == limit
+        return ListPart(page, write_cursor(model.NAMESPACES, encode_namespace(page[-1])) if more else None)
 
     async def _list_namespaces(
         self,
@@ -426,12 +424,10 @@ class Items(Service):
 
     async def _get_rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
         """Return the existing items; concurrent reads are merged."""
-        rows: dict[Name, ItemRow] = await self._merger.call(
-            "get", self._get_rows_batch, names, rows=len(names)
-        )
+        rows: dict[Name, ItemRow] = await self._merger.call("get", self._get_many, names, rows=len(names))
         return rows
 
-    async def _get_rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
+    async def _get_many(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
         wanted = [name for call in calls for name in call]
         return [await self.read(operations.get, wanted)] * len(calls)
 

@@ -44,48 +44,44 @@ LEFT_OUT = frozenset({"ns", "webhook", "idempotency_key", "waiting_key"})
 """Columns that are not exported; a webhook may contain credentials."""
 
 
-def _list_columns(table: Table) -> list[str]:
+def _columns(table: Table) -> list[str]:
     return [name for name in table.names if name not in LEFT_OUT]
 
 
-def _build_view(table: Table) -> str:
-    return ", ".join(_list_columns(table))
+def _view(table: Table) -> str:
+    return ", ".join(_columns(table))
 
 
 # Rollouts after an id, started at a time or later.
-ROLLOUTS_AFTER = Listing(
-    _build_view(ROLLOUTS), "rollouts WHERE ns = :ns AND id > :after AND start_time >= :since"
-)
+ROLLOUTS_AFTER = Listing(_view(ROLLOUTS), "rollouts WHERE ns = :ns AND id > :after AND start_time >= :since")
 # Runs after an id, started at a time or later.
-RUNS_AFTER = Listing(_build_view(RUNS), "runs WHERE ns = :ns AND id > :after AND created_at >= :since")
+RUNS_AFTER = Listing(_view(RUNS), "runs WHERE ns = :ns AND id > :after AND created_at >= :since")
 # Threads after an id, created at a time or later.
-THREADS_AFTER = Listing(
-    _build_view(THREADS), "threads WHERE ns = :ns AND id > :after AND created_at >= :since"
-)
+THREADS_AFTER = Listing(_view(THREADS), "threads WHERE ns = :ns AND id > :after AND created_at >= :since")
 # Workflow runs after an id, started at a time or later.
 WORKFLOW_RUNS_AFTER = Listing(
-    _build_view(WORKFLOW_RUNS), "workflow_runs WHERE ns = :ns AND id > :after AND started_at >= :since"
+    _view(WORKFLOW_RUNS), "workflow_runs WHERE ns = :ns AND id > :after AND started_at >= :since"
 )
 # Approvals after an id, created at a time or later.
 APPROVALS_AFTER = Listing(
-    _build_view(APPROVALS), "workflow_approvals WHERE ns = :ns AND id > :after AND created_at >= :since"
+    _view(APPROVALS), "workflow_approvals WHERE ns = :ns AND id > :after AND created_at >= :since"
 )
 # Executions after an id, started at a time or later.
 EXECUTIONS_AFTER = Listing(
-    _build_view(EXECUTIONS), "executions WHERE ns = :ns AND id > :after AND started_at >= :since"
+    _view(EXECUTIONS), "executions WHERE ns = :ns AND id > :after AND started_at >= :since"
 )
 # Schedules after an id, created at a time or later.
 SCHEDULES_AFTER = Listing(
-    _build_view(SCHEDULES), "schedules WHERE ns = :ns AND id > :after AND created_at >= :since"
+    _view(SCHEDULES), "schedules WHERE ns = :ns AND id > :after AND created_at >= :since"
 )
 # Events of memory after an id, at a time or later.
 MEMORY_EVENTS_AFTER = Listing(
-    _build_view(EVENTS), "memory_events WHERE ns = :ns AND id > :after AND received_at >= :since"
+    _view(EVENTS), "memory_events WHERE ns = :ns AND id > :after AND received_at >= :since"
 )
 # Jobs after an id, created at a time or later.
-JOBS_AFTER = Listing(_build_view(JOBS), "jobs WHERE ns = :ns AND id > :after AND created_at >= :since")
+JOBS_AFTER = Listing(_view(JOBS), "jobs WHERE ns = :ns AND id > :after AND created_at >= :since")
 # Effects after an id, created at a time or later.
-EFFECTS_AFTER = Listing(_build_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AND created_at >= :since")
+EFFECTS_AFTER = Listing(_view(OUTBOX), "outbox WHERE ns = :ns AND id > :after AND created_at >= :since")
 
 name_statements(globals())
 
@@ -132,13 +128,10 @@ async def read_page(
 
 def row_to_record(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
     """Convert a row to a record by column names, with times in epoch seconds and decoded JSON."""
-    return {
-        name: _convert(name, value)
-        for name, value in zip(_list_columns(_SOURCES[kind].table), row, strict=True)
-    }
+    return {name: _show(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)}
 
 
-def _convert(name: str, value: Any) -> Any:
+def _show(name: str, value: Any) -> Any:
     if isinstance(value, int) and name.endswith(MICROS):
         return to_seconds(value)
     if isinstance(value, str) and name in JSON_COLUMNS:

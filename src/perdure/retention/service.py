@@ -74,9 +74,8 @@ class Upkeep(Service):
     @call(POST("/db/gc"), scope="admin", repeatable=True)
     async def gc(self, *, dry_run: bool = False, older_than: OlderThan | None = None) -> GcReport:
         """Delete data that is older than its settings allow; with `dry_run`, only count it. `older_than` has
-        days for some kinds, which replace the settings. A call ends after some seconds: if `complete` is
-        false, another call may find more.
-        """
+        days for some kinds, which replace the settings. A call stops after some seconds; then `complete` is
+        false."""
         retention = self._with(older_than or {})
         return await self._sweep(retention, dry_run, Budget(CALL_SECONDS))
 
@@ -148,8 +147,7 @@ class Upkeep(Service):
         limit: Limit = 1000,
     ) -> ExportPage:
         """Read the stored rows of a kind, in the order of their ids; `next` is the `after` of the next page.
-        `since` is in epoch seconds.
-        """
+        `since` is in epoch seconds."""
         check_choice(kind, KINDS, "kind")
         check_page(limit)
         check_text(after, "after")

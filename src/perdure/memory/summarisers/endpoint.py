@@ -52,9 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class EndpointSummariser:
-    """Summariser that calls `POST {url}/chat/completions`. It retries busy and failing endpoints after a
-    pause.
-    """
+    """Summariser that calls `POST {url}/chat/completions`. It retries busy and failing endpoints."""
 
     name = "model"
 
