@@ -330,7 +330,7 @@ async def test_a_condition_keeps_a_schedule_from_firing(
     holds = False
     await world.fire(made[0])
     assert [(await world.schedules.get(each.schedule_id)).fired for each in made] == [1, 2, 2]
-    assert sum("no condition 'unknown'" in record.message for record in caplog.records) == 1
+    assert sum("unknown condition 'unknown'" in record.message for record in caplog.records) == 1
 
 
 # --- targets ----------------------------------------------------------------------------------------------

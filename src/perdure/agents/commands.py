@@ -215,17 +215,17 @@ class _Conversation:
     async def exchange(self, start: Mapping[str, Any]) -> Any:
         """Exchange lines until there is a result; return its values, or None if the process exits with 0."""
         self._send(start)
-        async for line in self._lines_read():
+        async for line in self._read_lines():
             message = self._parse(line)
             if isinstance(message, Result):
                 return message.values
             if message is not None:
-                await self._answer(message)
+                await self._handle(message)
         return await self._check_exit()
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    async def _lines_read(self) -> AsyncIterator[bytes]:
+    async def _read_lines(self) -> AsyncIterator[bytes]:
         try:
             while line := await self._stdout.readline():
                 self._lines += 1
@@ -249,7 +249,7 @@ class _Conversation:
             raise self._rejection
         return message
 
-    async def _answer(self, message: ProcessMessage) -> None:
+    async def _handle(self, message: ProcessMessage) -> None:
         enter_branch(message.branch)
         match message:
             case ProcessEvent():
@@ -408,7 +408,7 @@ class _Conversation:
             self._stdin.close()
             grace = self._command.grace
         except asyncio.CancelledError:
-            self._send({"type": "cancel", "action": await self._action()})
+            self._send({"type": "cancel", "action": await self._find_cancel_action()})
             grace = self._command.grace
             raise
         except Cancelled as cancelled:
@@ -418,7 +418,7 @@ class _Conversation:
         finally:
             await self._end(grace)
 
-    async def _action(self) -> str:
+    async def _find_cancel_action(self) -> str:
         try:
             await self._ctx.heartbeat()
         except Cancelled as cancelled:

@@ -1,9 +1,8 @@
 """Confinement of commands and isolated agents: in a sandbox, or as another user.
 
-A process of the server's user can do all that the server can, such as read its database, settings and
-secrets. In the bubblewrap sandbox a process sees the programs of the system, the project without its private
-files, and its own workspace. It has no network unless this is allowed. A server that runs as root gives the
-process another user.
+A process of the server's user can read the database, settings and secrets of the server. In the bubblewrap
+sandbox a process sees the programs of the system, the project without its private files, and its own
+workspace. The network must be allowed. A server that runs as root gives the process another user.
 """
 
 from __future__ import annotations
@@ -137,20 +136,16 @@ def confine(
         if user is None:
             return ConfinedCommand(list(argv), directory, dict(env))
         own = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-        return ConfinedCommand(
-            [*_build_user_prefix(user, directory or os.getcwd()), *argv], None, {**env, **own}
-        )
+        return ConfinedCommand([*_become(user, directory or os.getcwd()), *argv], None, {**env, **own})
     check_sandbox()
     directory = os.path.realpath(directory or confinement.project or os.getcwd())
     inside = {name: value for name, value in env.items() if name not in _LEFT_OUT}
     inside |= {**dict(confinement.variables), "HOME": TEMPORARY[0], "TMPDIR": TEMPORARY[0]}
-    start = [*_build_bubblewrap(network=confinement.network, drops=user is not None), *_mounts(confinement)]
+    start = [*_unshare(network=confinement.network, drops=user is not None), *_bind_all(confinement)]
     start += ["--remount-ro", "/"]
     if user is None:
         return ConfinedCommand([*start, "--chdir", directory, "--", *argv], None, inside)
-    return ConfinedCommand(
-        [*start, "--chdir", "/", "--", *_build_user_prefix(user, directory), *argv], None, inside
-    )
+    return ConfinedCommand([*start, "--chdir", "/", "--", *_become(user, directory), *argv], None, inside)
 
 
 def _is_root() -> bool:
@@ -181,7 +176,7 @@ def find_user(given: str) -> CommandUser:
     return user
 
 
-def _build_user_prefix(user: CommandUser, directory: str) -> list[str]:
+def _become(user: CommandUser, directory: str) -> list[str]:
     """Return the prefix that becomes the user and enters the directory."""
     launcher = os.path.join(_OURS, "agents", "as_user.py")
     return [sys.executable, "-I", "-S", launcher, str(user.uid), str(user.gid), directory]
@@ -232,9 +227,9 @@ def _find_failure() -> str | None:
         return "there is no program bwrap; install the package bubblewrap"
     user = find_user(NOBODY) if _is_root() else None
     nothing = PrivatePaths()
-    shown = [*_system(nothing), *_python(nothing)]
-    command = [*_build_bubblewrap(network=False, drops=user is not None), *shown]
-    command += ["--chdir", "/", "--", *(_build_user_prefix(user, "/") if user is not None else ()), "true"]
+    shown = [*_build_system_mounts(nothing), *_list_python_links(nothing)]
+    command = [*_unshare(network=False, drops=user is not None), *shown]
+    command += ["--chdir", "/", "--", *(_become(user, "/") if user is not None else ()), "true"]
     try:
         ended = subprocess.run(  # noqa: S603 - our own command
             command, capture_output=True, timeout=PROBE_SECONDS, check=False, stdin=subprocess.DEVNULL
@@ -248,7 +243,7 @@ def _find_failure() -> str | None:
     return f"{why}; containers and some systems forbid the namespaces that it needs"
 
 
-def _build_bubblewrap(*, network: bool, drops: bool) -> list[str]:
+def _unshare(*, network: bool, drops: bool) -> list[str]:
     """Return bubblewrap with its own namespaces and no capabilities, except to become another user."""
     program = shutil.which("bwrap") or "bwrap"
     # Root mounts folders that other users cannot enter, and drops its rights inside.
@@ -262,12 +257,12 @@ def _build_bubblewrap(*, network: bool, drops: bool) -> list[str]:
     return [program, *apart, "--cap-drop", "ALL", *rights, "--die-with-parent", *own]
 
 
-def _mounts(confinement: Confinement) -> Iterator[str]:
+def _bind_all(confinement: Confinement) -> Iterator[str]:
     project = os.path.realpath(confinement.project or os.getcwd())
     private = PrivatePaths(confinement.private)
     private.check_project(project)
-    yield from _system(private)
-    yield from _python(private)
+    yield from _build_system_mounts(private)
+    yield from _list_python_links(private)
     covered = [*SYSTEM, *_python_folders()]
     # Import paths belong to the project too, unless they are in private folders.
     for entry in (project, *PROJECT.folders, *sys.path):
@@ -285,7 +280,7 @@ def _mounts(confinement: Confinement) -> Iterator[str]:
         yield from (*private.make_way(place), "--bind-try", place, place)
 
 
-def _system(private: PrivatePaths) -> Iterator[str]:
+def _build_system_mounts(private: PrivatePaths) -> Iterator[str]:
     for folder in SYSTEM:
         if os.path.lexists(folder):
             yield from private.bind(folder)
@@ -297,7 +292,7 @@ def _python_folders() -> list[str]:
     return [folder for folder in dict.fromkeys(found) if not Path(folder).is_relative_to("/usr")]
 
 
-def _python(private: PrivatePaths) -> Iterator[str]:
+def _list_python_links(private: PrivatePaths) -> Iterator[str]:
     for folder in _python_folders():
         yield from private.bind(folder)
         real = os.path.realpath(folder)

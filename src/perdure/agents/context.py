@@ -135,13 +135,13 @@ class StepKeys:
 
     def next(self, name: str) -> str:
         """Return the key of the step that starts now."""
-        key = name if (caller := enclosing_step.get()) is None else _below(caller, name)
+        key = name if (caller := enclosing_step.get()) is None else _build_key_below(caller, name)
         self._seen[key] += 1
         number = self._seen[key]
         return key if number == 1 else f"{key}#{number}"
 
 
-def _below(caller: str, name: str) -> str:
+def _build_key_below(caller: str, name: str) -> str:
     key = f"{caller} > {name}"
     return key if len(key) <= LONG_KEY else f"{sha256(caller.encode()).hexdigest()} > {name}"
 

@@ -125,22 +125,24 @@ def load_http(place: str | os.PathLike[str] = ".") -> HttpSection:
         content = {}
     failures: list[str] = []
     sections = content if isinstance(content, Mapping) else {}
-    http = _object(sections.get("http"), "http", HTTP, failures)
+    http = _parse_object(sections.get("http"), "http", HTTP, failures)
     webhooks = sections.get("webhooks")
     return HttpSection(
-        cors=_cors(http.get("cors"), failures),
-        configurable_headers=_part(http, "configurable_headers", HeaderRules, "write include", failures),
-        mount_prefix=_prefix(http.get("mount_prefix"), failures),
-        disabled=frozenset(_disabled(http, failures)),
-        app=_app(http.get("app"), path, failures),
+        cors=_parse_cors(http.get("cors"), failures),
+        configurable_headers=_parse_part(
+            http, "configurable_headers", HeaderRules, "write include", failures
+        ),
+        mount_prefix=_parse_prefix(http.get("mount_prefix"), failures),
+        disabled=frozenset(_parse_disabled(http, failures)),
+        app=_load_app(http.get("app"), path, failures),
         app_is_public=http.get("enable_custom_route_auth", True) is False,
-        webhook_policy=_policy(webhooks, failures),
-        webhook_headers=_webhook_headers(webhooks, failures),
+        webhook_policy=_parse_policy(webhooks, failures),
+        webhook_headers=_parse_webhook_headers(webhooks, failures),
         failures=tuple(f"{path}: {failure}" for failure in failures),
     )
 
 
-def _object(given: Any, name: str, names: frozenset[str], failures: list[str]) -> Mapping[str, Any]:
+def _parse_object(given: Any, name: str, names: frozenset[str], failures: list[str]) -> Mapping[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -152,7 +154,9 @@ def _object(given: Any, name: str, names: frozenset[str], failures: list[str]) -
     return given
 
 
-def _part(section: Mapping[str, Any], name: str, kind: type[T], advice: str, failures: list[str]) -> T | None:
+def _parse_part(
+    section: Mapping[str, Any], name: str, kind: type[T], advice: str, failures: list[str]
+) -> T | None:
     given = section.get(name)
     if given is None:
         return None
@@ -166,8 +170,8 @@ def _part(section: Mapping[str, Any], name: str, kind: type[T], advice: str, fai
 # --- http -------------------------------------------------------------------------------------------------
 
 
-def _cors(given: Any, failures: list[str]) -> Cors | None:
-    cors = _part({"cors": given}, "cors", Cors, "write allow_origins", failures)
+def _parse_cors(given: Any, failures: list[str]) -> Cors | None:
+    cors = _parse_part({"cors": given}, "cors", Cors, "write allow_origins", failures)
     if cors is None:
         return None
     try:
@@ -184,7 +188,7 @@ def _cors(given: Any, failures: list[str]) -> Cors | None:
     return cors
 
 
-def _prefix(given: Any, failures: list[str]) -> str:
+def _parse_prefix(given: Any, failures: list[str]) -> str:
     if given in (None, "", "/"):
         return ""
     if isinstance(given, str) and _PREFIX.fullmatch(given.rstrip("/")):
@@ -193,7 +197,7 @@ def _prefix(given: Any, failures: list[str]) -> str:
     return ""
 
 
-def _disabled(http: Mapping[str, Any], failures: list[str]) -> Iterator[str]:
+def _parse_disabled(http: Mapping[str, Any], failures: list[str]) -> Iterator[str]:
     for name in DISABLES:
         given = http.get(f"disable_{name}")
         if given is not None and not isinstance(given, bool):
@@ -203,7 +207,7 @@ def _disabled(http: Mapping[str, Any], failures: list[str]) -> Iterator[str]:
             yield name
 
 
-def _app(given: Any, path: Path, failures: list[str]) -> Any:
+def _load_app(given: Any, path: Path, failures: list[str]) -> Any:
     if given is None:
         return None
     if not isinstance(given, str):
@@ -224,9 +228,9 @@ def _app(given: Any, path: Path, failures: list[str]) -> Any:
 # --- webhooks ---------------------------------------------------------------------------------------------
 
 
-def _policy(given: Any, failures: list[str]) -> UrlPolicy | None:
+def _parse_policy(given: Any, failures: list[str]) -> UrlPolicy | None:
     """Return the policy for URLs; a wrong one refuses every URL."""
-    section = _object(given, "webhooks", WEBHOOKS, failures)
+    section = _parse_object(given, "webhooks", WEBHOOKS, failures)
     url = section.get("url")
     if url is None and isinstance(given, Mapping | None):
         return None
@@ -243,7 +247,7 @@ def _policy(given: Any, failures: list[str]) -> UrlPolicy | None:
     return policy
 
 
-def _webhook_headers(given: Any, failures: list[str]) -> dict[str, str]:
+def _parse_webhook_headers(given: Any, failures: list[str]) -> dict[str, str]:
     section = given if isinstance(given, Mapping) else {}
     headers, prefix = section.get("headers") or {}, section.get("env_prefix") or ENV_PREFIX
     if not isinstance(headers, Mapping) or not isinstance(prefix, str) or len(headers) > MAX_HEADERS:
@@ -252,13 +256,13 @@ def _webhook_headers(given: Any, failures: list[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for name, text in headers.items():
         try:
-            values[name] = _header(name, text, prefix)
+            values[name] = _check_header(name, text, prefix)
         except InvalidInput as error:
             failures.append(f"webhooks.headers.{name}: {error.message}; it is not sent")
     return values
 
 
-def _header(name: str, text: Any, prefix: str) -> str:
+def _check_header(name: str, text: Any, prefix: str) -> str:
     if not _HEADER.fullmatch(name) or name.lower() in NEVER_SENT or name.lower().startswith("webhook-"):
         raise InvalidInput("this header cannot be set")
 

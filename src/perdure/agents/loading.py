@@ -173,7 +173,7 @@ def _load_table(settings: Settings, directory: Path, loaded: LoadedAgents[Any]) 
         _add_path(directory)
     for name, entry in settings.agents.items():
         with _record_failures(loaded, name, source):
-            _register(loaded.agents, name, _entry(entry), directory)
+            _register(loaded.agents, name, _parse_entry(entry), directory)
 
 
 def _find_table(settings: Settings, table: str, directory: Path) -> tuple[str, Path]:
@@ -185,8 +185,8 @@ def _find_table(settings: Settings, table: str, directory: Path) -> tuple[str, P
     return file, Path(directory, file).resolve().parent
 
 
-def _entry(given: Any) -> _Entry:
-    entry = _converted({"path": given} if isinstance(given, str) else given, _Entry)
+def _parse_entry(given: Any) -> _Entry:
+    entry = _convert({"path": given} if isinstance(given, str) else given, _Entry)
     if (entry.path is None) == (entry.command is None):
         raise InvalidInput("use either a path (module:name or ./file.py:name) or a command")
     return entry
@@ -216,7 +216,7 @@ def _load_graphs(path: Path, loaded: LoadedAgents[Any]) -> None:
         content = prepare(path)
         for name, given in content.graphs.items():
             with _record_failures(loaded, name, str(path)):
-                graph = _converted({"path": given} if isinstance(given, str) else given, _Graph)
+                graph = _convert({"path": given} if isinstance(given, str) else given, _Graph)
                 target = import_target(graph.path, path.parent)
                 loaded.agents.register(
                     name,
@@ -233,7 +233,7 @@ def prepare(path: Path) -> _GraphsFile:
     Wrong variables and folders are left out; `find_problems` reports them.
     """
     content = read_graphs_file(path)
-    graphs = _converted(content, _GraphsFile)
+    graphs = _convert(content, _GraphsFile)
     # Clients without a URL in this code wait for this server instead of another.
     os.environ.setdefault(DEFER_LOOPBACK, "true")
     for name, text in _parse_environment(content.get("env"), path.parent)[0].items():
@@ -308,10 +308,10 @@ def _parse_variables(content: str) -> Iterator[tuple[str, str]]:
     for line in content.splitlines():
         match = _VARIABLE.match(line)
         if match and not line.lstrip().startswith("#"):
-            yield match.group(1), _unquoted(match.group(2))
+            yield match.group(1), _unquote(match.group(2))
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
     return text.partition(" #")[0].rstrip()
@@ -327,7 +327,7 @@ def import_target(path: str, directory: str | os.PathLike[str] = ".") -> Any:
         raise InvalidInput(f"{path!r} is not a path of an object; write module:name or ./file.py:name")
     if _is_file(where):
         PROJECT.add_folder(directory)
-        module = _file(Path(directory), where)
+        module = _import_file(Path(directory), where)
     else:
         module = importlib.import_module(where)
         PROJECT.add_packages([where.partition(".")[0]])
@@ -357,7 +357,7 @@ def _is_file(where: str) -> bool:
     return where.endswith(".py") or "/" in where or os.sep in where
 
 
-def _file(directory: Path, where: str) -> ModuleType:
+def _import_file(directory: Path, where: str) -> ModuleType:
     path = (directory / where).resolve()
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}")
@@ -408,7 +408,7 @@ def _record_failures(loaded: LoadedAgents[Any], agent: str | None, source: str) 
         loaded.failures.append(failure)
 
 
-def _converted(given: Any, kind: type[T]) -> T:
+def _convert(given: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:

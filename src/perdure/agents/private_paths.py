@@ -72,7 +72,7 @@ class PrivatePaths:
 
     def search(self, folder: str) -> None:
         """Find the files of a folder that hold settings and secrets, by name."""
-        self._paths.update(_private_files(folder))
+        self._paths.update(_find_private_files(folder))
 
     def bind(self, path: str) -> Iterator[str]:
         """Return the options that mount a file or folder read-only without its private files."""
@@ -85,7 +85,7 @@ class PrivatePaths:
             yield from ("--ro-bind-try", path, path)
         else:
             yield from self.make_way(os.path.join(path, "."))
-            for name in self._names(path):
+            for name in self._list_names(path):
                 yield from self.bind(os.path.join(path, name))
 
     def make_way(self, path: str) -> Iterator[str]:
@@ -102,7 +102,7 @@ class PrivatePaths:
     def _has_private(self, folder: str) -> bool:
         return any(Path(path).is_relative_to(folder) for path in self._paths)
 
-    def _names(self, folder: str) -> list[str]:
+    def _list_names(self, folder: str) -> list[str]:
         try:
             with os.scandir(folder) as entries:
                 names = sorted(entry.name for entry in islice(entries, self._left + 1))
@@ -117,7 +117,7 @@ class PrivatePaths:
         return names
 
 
-def _private_files(project: str) -> Iterator[str]:
+def _find_private_files(project: str) -> Iterator[str]:
     """Return the files of a folder with settings and secrets: `perdure.toml`, `.env`, `.env.local`."""
     left = MAX_WALK
     for folder, folders, files in os.walk(project):

@@ -73,10 +73,10 @@ def _drop_bytecode(path: Path) -> None:
 
 def read_stamps(files: Iterable[Path]) -> dict[Path, Stamp | None]:
     """Return the versions of files."""
-    return {path: _stamp(path) for path in files}
+    return {path: _read_stamp(path) for path in files}
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _read_stamp(path: Path) -> Stamp | None:
     try:
         stat = path.stat()
     except OSError:

@@ -37,7 +37,7 @@ class _Index(msgspec.Struct, kw_only=True):
 def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
     """Load the settings of items in a directory's `langgraph.json`; wrong ones are reported and ignored."""
     path = graphs_file(place)
-    section = _section(path)
+    section = _read_section(path)
     if not isinstance(section, Mapping):
         return ItemSetup(failures=(f"{path}: store must be an object",))
     failures = [f"{path}: store.{name} is not supported here" for name in section if name not in KNOWN]
@@ -53,7 +53,7 @@ def load_items(place: str | os.PathLike[str] = ".") -> ItemSetup:
     return ItemSetup(policy, index, tuple(failures))
 
 
-def _section(path: Path) -> Any:
+def _read_section(path: Path) -> Any:
     try:
         content = read_graphs_file(path) if path.exists() else {}
     except InvalidInput:
@@ -98,10 +98,10 @@ def embed_named(name: str, directory: Path) -> Any:
         reason = f"{type(error).__name__}: {error}"
     if ".py:" in name:
         raise InvalidInput(f"embed {name!r} cannot be loaded: {reason}")
-    return _by_langchain(name, reason)
+    return _load_by_langchain(name, reason)
 
 
-def _by_langchain(name: str, reason: str) -> Any:
+def _load_by_langchain(name: str, reason: str) -> Any:
     try:
         embeddings = import_module("langchain.embeddings")
     except ImportError:

@@ -58,13 +58,13 @@ class Version(NamedTuple):
 
 def encode_version(body: AssistantBody) -> Version:
     """Encode a body."""
-    return Version(body, encode_json(body), _object(body.metadata))
+    return Version(body, encode_json(body), _decode_object(body.metadata))
 
 
 def stored_version(text: str) -> Version:
     """Decode a stored body."""
     body = msgspec.convert(decode_json(text), AssistantBody)
-    return Version(body, text, _object(body.metadata))
+    return Version(body, text, _decode_object(body.metadata))
 
 
 class NewAssistant(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,9 +164,9 @@ def row_to_assistant(row: AssistantRow) -> Assistant:
         agent=row.agent,
         name=row.name,
         description=row.description,
-        config=_object(row.config),
-        context=_object(row.context),
-        metadata=_object(row.metadata),
+        config=_decode_object(row.config),
+        context=_decode_object(row.context),
+        metadata=_decode_object(row.metadata),
         version=row.version,
         created_at=to_seconds(row.created),
         updated_at=to_seconds(row.updated),
@@ -174,7 +174,7 @@ def row_to_assistant(row: AssistantRow) -> Assistant:
     )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _decode_object(text: str) -> dict[str, Any]:
     # Most texts are empty, and every new run decodes them.
     return {} if text == "{}" else decode_json(text)
 
@@ -260,11 +260,11 @@ class KindRow(NamedTuple):
 
 def description_rows(descriptions: Sequence[AgentDescription]) -> list[DescriptionRow]:
     """Convert descriptions to rows; the last one of an agent counts."""
-    rows = [_description_row(description) for description in descriptions]
+    rows = [_build_description_row(description) for description in descriptions]
     return list({row.agent: row for row in rows}.values())
 
 
-def _description_row(description: AgentDescription) -> DescriptionRow:
+def _build_description_row(description: AgentDescription) -> DescriptionRow:
     agent = check_name(description.agent, "agent")
     body = encode_json(description, what=f"the description of agent {agent!r}")
     if len(body) > MAX_AGENT_DESCRIPTION:

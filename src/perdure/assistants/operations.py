@@ -46,13 +46,13 @@ async def create(tx: Tx, requests: Sequence[NewAssistant]) -> list[AssistantRow 
     # The order of ids prevents deadlocks between batches.
     for place in sorted(range(len(requests)), key=wanted.__getitem__):
         request, assistant_id = requests[place], wanted[place]
-        refusal = _refusal(assistant_id, request.version.body.agent, registered)
+        refusal = _find_refusal(assistant_id, request.version.body.agent, registered)
         answers[place] = refusal or await _create(tx, assistant_id, request, created)
     await _publish(tx, "create_assistant", created, "added")
     return [answers[place] for place in range(len(requests))]
 
 
-def _refusal(assistant_id: str, agent: str, registered: set[str]) -> PerdureError | None:
+def _find_refusal(assistant_id: str, agent: str, registered: set[str]) -> PerdureError | None:
     if agent not in registered:
         return NotFound(f"Agent {agent} not found: no worker has registered it")
     if assistant_id in registered:
@@ -103,9 +103,7 @@ async def update(tx: Tx, assistant_id: str, expected: AssistantBody, version: Ve
 
 def _check_not_system(row: AssistantRow) -> None:
     if row.system:
-        raise Conflict(
-            f"Assistant {row.id} is the system assistant of agent {row.agent}; its agent cannot change"
-        )
+        raise Conflict(f"Assistant {row.id} is the system assistant of {row.agent}; its agent cannot change")
 
 
 async def get_version(tx: Tx, assistant_id: str, number: int) -> AssistantVersionRow:
@@ -299,13 +297,11 @@ async def resolve(tx: Tx, names: Sequence[str]) -> dict[str, AssistantRow]:
     """
     wanted = {*names, *map(system_id, names)}
     rows = {row.id: row for row in await tx.all(sql.GET, ids=sorted(wanted))}
-    resolved = {
-        name: rows.get(name) or _take_system_assistant(rows.get(system_id(name)), name) for name in names
-    }
+    resolved = {name: rows.get(name) or _take_own(rows.get(system_id(name)), name) for name in names}
     return {name: row for name, row in resolved.items() if row is not None}
 
 
-def _take_system_assistant(row: AssistantRow | None, agent: str) -> AssistantRow | None:
+def _take_own(row: AssistantRow | None, agent: str) -> AssistantRow | None:
     return row if row is not None and row.system and row.agent == agent else None
 
 

@@ -239,6 +239,5 @@ class Assistants(Service):
 
 def _restore_version(row: AssistantRow, version: AssistantVersionRow) -> Assistant:
     """Return an assistant in a version: its body, and the time when the version was created."""
-    return model.row_to_assistant(
-        model.restore_version(row, version, model.stored_version(version.body).body)
-    )
+    body = model.stored_version(version.body).body
+    return model.row_to_assistant(model.restore_version(row, version, body))

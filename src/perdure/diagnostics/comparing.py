@@ -22,13 +22,13 @@ async def find(
     if rollout is None:
         raise NotFound(f"Rollout {rollout_id} not found")
     await refuse_deleted(tx, rollout_id)
-    one = await _side(tx, rollout_id, left, max(rollout.attempts - 1, 1))
-    other = await _side(tx, rollout_id, right, rollout.attempts)
+    one = await _find_side(tx, rollout_id, left, max(rollout.attempts - 1, 1))
+    other = await _find_side(tx, rollout_id, right, rollout.attempts)
     return await _with_spans(tx, rollout, one), await _with_spans(tx, rollout, other)
 
 
-async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> DiagnosedAttemptRow:
-    number = otherwise if wanted is None else _number(wanted)
+async def _find_side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> DiagnosedAttemptRow:
+    number = otherwise if wanted is None else _parse_number(wanted)
     row = await tx.one(sql.SIDE_BY_NUMBER, rollout_id=rollout_id, sequence_id=number)
     if wanted is not None and number == 0:
         row = await tx.one(sql.SIDE_BY_ID, rollout_id=rollout_id, id=wanted)
@@ -37,7 +37,7 @@ async def _side(tx: Tx, rollout_id: str, wanted: str | None, otherwise: int) -> 
     return row
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     """Return the number of an attempt; 0 if the text is an id."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 

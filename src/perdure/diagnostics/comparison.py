@@ -223,16 +223,17 @@ def _find_differences(one: SpanOutlineRow, other: SpanOutlineRow, read: Spans) -
     if ours is None or theirs is None:
         return differences
     if (ours.status.description or "") != (theirs.status.description or ""):
-        error, other_error = _text(ours.status.description), _text(theirs.status.description)
+        error, other_error = _format_text(ours.status.description), _format_text(theirs.status.description)
         differences.append(SpanDifference(field="error", left=error, right=other_error))
     for name in dict.fromkeys((*ours.attributes, *theirs.attributes)):
         mine, other_value = ours.attributes.get(name), theirs.attributes.get(name)
         if mine != other_value and not _VOLATILE.search(name):
-            differences.append(SpanDifference(field=name, left=_text(mine), right=_text(other_value)))
+            difference = SpanDifference(field=name, left=_format_text(mine), right=_format_text(other_value))
+            differences.append(difference)
     return differences
 
 
-def _text(value: Any) -> str | None:
+def _format_text(value: Any) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else encode_json(value)

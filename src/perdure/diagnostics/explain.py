@@ -115,7 +115,7 @@ def _format_ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _format_count(number: int) -> str:
+def _many(number: int) -> str:
     return f"more than {MANY:,}" if number > MANY else f"{number:,}"
 
 
@@ -184,15 +184,11 @@ def _explain_queue(facts: RolloutFacts, now: int) -> Explanation:
             "Start one that has it with `perdure worker`."
         )
     if not workers.alive:
-        return (
-            "no_worker",
-            f"{before}; no worker is alive for queue {facts.queue!r}{_format_last_worker(facts, now)}.",
-        )
+        last = _last_worker(facts, now)
+        return "no_worker", f"{before}; no worker is alive for queue {facts.queue!r}{last}."
     agent = "" if facts.agent is None else f" of agent {facts.agent!r}"
     ahead = (
-        "it is next in queue"
-        if not facts.ahead
-        else f"{_format_count(facts.ahead)}{agent} are ahead of it in queue"
+        "it is next in queue" if not facts.ahead else f"{_many(facts.ahead)}{agent} are ahead of it in queue"
     )
     return rule, f"{before}; {ahead} {facts.queue!r}; {_format_workers(workers)}."
 
@@ -221,7 +217,7 @@ def _explain_history(facts: RolloutFacts, now: int) -> Explanation:
     return "retry", f"{noun(facts)} {again} after {_format_last_attempt(latest, now)}"
 
 
-def _format_last_worker(facts: RolloutFacts, now: int) -> str:
+def _last_worker(facts: RolloutFacts, now: int) -> str:
     workers = facts.workers
     if workers.last_id is None or workers.last_heard is None:
         heard = ": none has connected yet"
@@ -394,9 +390,7 @@ def _explain_thread_state(facts: ThreadFacts, now: int) -> Explanation:
     if facts.busy is not None:
         waiting = facts.live - 1
         others = (
-            f", and {_format_count(waiting)} {'waits' if waiting == 1 else 'wait'} behind it"
-            if waiting > 0
-            else ""
+            f", and {_many(waiting)} {'waits' if waiting == 1 else 'wait'} behind it" if waiting > 0 else ""
         )
         return "busy", f"{name} is busy with run {facts.busy.id}{others}. {explain(facts.busy, now)[1]}"
     if facts.status == "interrupted":

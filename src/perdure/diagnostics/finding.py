@@ -129,7 +129,7 @@ class IdFilter(NamedTuple):
 
 async def starting(tx: Tx, wanted: IdFilter) -> list[IdMatch]:
     """Return the objects whose ids begin with the prefix, up to the limit of each kind."""
-    matches = [rollout_to_match(row) for row in await _rollouts(tx, wanted)]
+    matches = [rollout_to_match(row) for row in await _find_rollouts(tx, wanted)]
     for kind, statements in _STARTING.items():
         if kind in wanted.kinds:
             for statement in statements:
@@ -139,7 +139,7 @@ async def starting(tx: Tx, wanted: IdFilter) -> list[IdMatch]:
     return matches
 
 
-async def _rollouts(tx: Tx, wanted: IdFilter) -> list[RolloutMatchRow]:
+async def _find_rollouts(tx: Tx, wanted: IdFilter) -> list[RolloutMatchRow]:
     kinds = [own for own, kind in ROLLOUT_KINDS.items() if kind in wanted.kinds]
     bounds = wanted.bounds("rollout")
     if not kinds:
@@ -213,13 +213,13 @@ def row_to_match(kind: Kind, row: ObjectMatchRow) -> IdMatch:
         kind=kind,
         id=row.id,
         title=row.title,
-        status=_STATUS.get(kind, _as_stored)(row.status),
+        status=_STATUS.get(kind, _format_stored)(row.status),
         time=None if row.time is None else to_seconds(row.time),
         parent_id=row.within,
     )
 
 
-def _as_stored(status: str | int | None) -> str | None:
+def _format_stored(status: str | int | None) -> str | None:
     return None if status is None else str(status)
 
 

@@ -26,7 +26,7 @@ def explain_match(match: IdMatch, owner: Why | None, now: float) -> Why:
         parts.append(f" and belongs to {owner.kind} {owner.id}. {owner.sentence}")
     elif match.time is not None:
         verb = "was heard from" if match.kind == "worker" else "began or changed"
-        parts.append(f"; it {verb} {_ago(now - match.time)}.")
+        parts.append(f"; it {verb} {_format_ago(now - match.time)}.")
     else:
         parts.append(".")
     facts = {"title": match.title, "time": match.time, "parent_id": match.parent_id}
@@ -42,7 +42,7 @@ def explain_match(match: IdMatch, owner: Why | None, now: float) -> Why:
     )
 
 
-def _ago(seconds: float) -> str:
+def _format_ago(seconds: float) -> str:
     if seconds < 0:
         return "in the future"
     if seconds < 120:

@@ -329,9 +329,9 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
     run, latest, line, workers, match = facts.run, facts.latest, facts.in_line, facts.workers, facts.audit
     values: dict[str, Any] = {
         "queue": facts.queue,
-        "created_at": _seconds(facts.start_time),
-        "ended_at": _seconds(facts.end_time),
-        "not_before": _seconds(facts.due_at),
+        "created_at": _to_seconds(facts.start_time),
+        "ended_at": _to_seconds(facts.end_time),
+        "not_before": _to_seconds(facts.due_at),
         "attempts": facts.attempts,
         "uncharged": facts.uncharged or None,
         "max_attempts": facts.limits.max_attempts,
@@ -339,22 +339,22 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
     }
     if run is not None:
         values |= {"thread_id": run.thread_id, "agent": run.agent, "multitask_strategy": run.strategy}
-        values |= {"deleted_at": _seconds(run.gone_at), "error": _failure(run.failure)}
+        values |= {"deleted_at": _to_seconds(run.gone_at), "error": _dump_failure(run.failure)}
     if facts.request is not None:
         values |= {"thread_id": facts.request.thread_id, "agent": facts.request.agent}
-        values |= {"expires_at": _seconds(facts.request.expires_at)}
+        values |= {"expires_at": _to_seconds(facts.request.expires_at)}
     if latest is not None:
         values |= {"attempt_id": latest.attempt_id, "attempt_status": latest.status, "reason": latest.reason}
-        values |= {"worker_id": latest.worker_id, "started_at": _seconds(latest.start_time)}
-        values |= {"last_heard_at": _seconds(latest.heard), "last_error": _failure(latest.failure)}
+        values |= {"worker_id": latest.worker_id, "started_at": _to_seconds(latest.start_time)}
+        values |= {"last_heard_at": _to_seconds(latest.heard), "last_error": _dump_failure(latest.failure)}
     if line is not None:
-        values |= {"behind": line.holder, "place": line.ahead + 1, "release_by": _seconds(line.release_by)}
+        values |= {"behind": line.holder, "place": line.ahead + 1, "release_by": _to_seconds(line.release_by)}
     if facts.ready is not None or facts.due_at is not None:
         values |= {"workers_alive": workers.alive, "places": workers.places, "places_free": workers.free}
-        values |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _seconds(workers.last_heard)}
+        values |= {"last_worker_id": workers.last_id, "last_worker_heard_at": _to_seconds(workers.last_heard)}
         values |= {"agents_alive": None if workers.other_agents is None else list(workers.other_agents)}
     values |= {"actor": match.actor, "action": match.action, "made_way_for": match.instead}
-    return _without_none(values)
+    return _drop_none(values)
 
 
 def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
@@ -362,8 +362,8 @@ def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
     values = {
         "last_run_id": facts.last_run,
         "last_run_status": facts.last_status,
-        "deleted_at": _seconds(facts.gone_at),
-        "error": _failure(facts.failure),
+        "deleted_at": _to_seconds(facts.gone_at),
+        "error": _dump_failure(facts.failure),
         "live_runs": facts.live,
         "busy_with": None if facts.busy is None else facts.busy.id,
         "interrupts": [msgspec.to_builtins(interrupt) for interrupt in facts.interrupts] or None,
@@ -371,18 +371,18 @@ def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
         "actor": facts.audit.actor,
         "run": None if facts.busy is None else shown(facts.busy),
     }
-    return _without_none(values)
+    return _drop_none(values)
 
 
-def _seconds(time: int | None) -> float | None:
+def _to_seconds(time: int | None) -> float | None:
     return None if time is None else to_seconds(time)
 
 
-def _failure(failure: Failure | None) -> dict[str, str] | None:
+def _dump_failure(failure: Failure | None) -> dict[str, str] | None:
     return None if failure is None else {"error": failure.error, "message": failure.message}
 
 
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -406,13 +406,13 @@ def build_facts(rows: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
         limits=decode_limits(row.config),
         attempts=row.attempts,
         uncharged=rows.uncharged,
-        latest=None if rows.attempt is None else _attempt_facts(rows.attempt),
+        latest=None if rows.attempt is None else _build_attempt_facts(rows.attempt),
         run=None if run is None else _run_facts(run),
-        request=None if rows.request is None else _request_facts(rows.request),
+        request=None if rows.request is None else _build_request_facts(rows.request),
         in_line=rows.line,
         ahead=rows.ahead,
         paused=rows.paused,
-        workers=_worker_facts(rows.workers, row, since),
+        workers=_build_worker_facts(rows.workers, row, since),
         audit=rows.audit or AuditMatch(),
     )
 
@@ -436,11 +436,11 @@ def thread_facts(rows: ThreadRows, busy: RolloutFacts | None) -> ThreadFacts:
     )
 
 
-def _request_facts(row: RequestRow) -> RequestFacts:
+def _build_request_facts(row: RequestRow) -> RequestFacts:
     return RequestFacts(row.agent, row.thread_id, row.expires_at)
 
 
-def _attempt_facts(row: DiagnosedAttemptRow) -> AttemptFacts:
+def _build_attempt_facts(row: DiagnosedAttemptRow) -> AttemptFacts:
     return AttemptFacts(
         number=row.sequence_id,
         attempt_id=row.id,
@@ -451,11 +451,11 @@ def _attempt_facts(row: DiagnosedAttemptRow) -> AttemptFacts:
         heard=row.last_heartbeat_time,
         check_at=row.check_at,
         reason=row.reason,
-        failure=_failure_in(row.metadata),
+        failure=_decode_failure_in(row.metadata),
     )
 
 
-def _failure_in(metadata: str | None) -> Failure | None:
+def _decode_failure_in(metadata: str | None) -> Failure | None:
     """Return the failure of a run's attempt; other metadata belongs to the caller."""
     content = None if metadata is None else decode_json(metadata)
     if not isinstance(content, dict) or set(content) != {"error", "message"}:
@@ -510,7 +510,7 @@ class _Presence(NamedTuple):
         return queue in (self.queues or ()) if kind in RUN_KINDS or self.queues is not None else True
 
 
-def _presence(row: DiagnosedWorkerRow) -> _Presence:
+def _build_presence(row: DiagnosedWorkerRow) -> _Presence:
     try:
         stats = None if row.heartbeat_stats is None else decode_json(row.heartbeat_stats)
     except InvalidInput:
@@ -538,14 +538,14 @@ def _parse_queues(stats: Mapping[str, Any]) -> frozenset[str] | None:
     return frozenset((queue,)) if isinstance(queue, str) else None
 
 
-def _alive(workers: Sequence[_Presence], since: int) -> list[_Presence]:
+def _filter_alive(workers: Sequence[_Presence], since: int) -> list[_Presence]:
     return [worker for worker in workers if worker.heard >= since and not worker.stopped]
 
 
 def live_workers(rows: WorkerRows, since: int) -> LiveWorkers:
     """Return the workers that execute runs and had a sign of life since `since`."""
-    serving = [worker for worker in map(_presence, rows.workers) if worker.serves(RUN, AGENTS_QUEUE)]
-    return _count(rows, _alive(serving, since))
+    serving = [worker for worker in map(_build_presence, rows.workers) if worker.serves(RUN, AGENTS_QUEUE)]
+    return _count(rows, _filter_alive(serving, since))
 
 
 def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
@@ -555,11 +555,10 @@ def _count(rows: WorkerRows, alive: Sequence[_Presence]) -> LiveWorkers:
     return LiveWorkers(len(alive), slots, active, max(slots - active, 0))
 
 
-def _worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) -> WorkerFacts:
-    serving = [
-        worker for worker in map(_presence, rows.workers) if worker.serves(rollout.kind, rollout.queue)
-    ]
-    alive = _alive(serving, since)
+def _build_worker_facts(rows: WorkerRows, rollout: DiagnosedRolloutRow, since: int) -> WorkerFacts:
+    workers = map(_build_presence, rows.workers)
+    serving = [worker for worker in workers if worker.serves(rollout.kind, rollout.queue)]
+    alive = _filter_alive(serving, since)
     if not alive:
         last = max(serving, key=lambda worker: worker.heard, default=None)
         if last is None:

@@ -71,13 +71,13 @@ class ObjectMatch(NamedTuple):
 
 async def find(tx: Tx, id: str) -> ObjectMatch:
     """Return the object with an id: a rollout or run, a thread, a workflow run, an approval or a schedule."""
-    rollout = await _rollout(tx, id)
+    rollout = await _find_rollout(tx, id)
     if rollout is not None:
         return ObjectMatch(tx.now, rollout)
     thread = (await load_threads(tx, [id])).get(id)
     if thread is not None:
-        return ObjectMatch(tx.now, await _thread(tx, thread))
-    workflow_run = await _workflow_run(tx, id)
+        return ObjectMatch(tx.now, await _find_thread(tx, thread))
+    workflow_run = await _find_workflow_run(tx, id)
     if workflow_run is not None:
         return ObjectMatch(tx.now, workflow_run)
     approval = await tx.one(approval_sql.GET, id=id)
@@ -86,7 +86,7 @@ async def find(tx: Tx, id: str) -> ObjectMatch:
     return ObjectMatch(tx.wall, await find_schedule(tx, id))
 
 
-async def _rollout(tx: Tx, id: str) -> RolloutRows | None:
+async def _find_rollout(tx: Tx, id: str) -> RolloutRows | None:
     row = await tx.one(sql.GET_ROLLOUT, id=id)
     if row is None:
         return None
@@ -96,9 +96,9 @@ async def _rollout(tx: Tx, id: str) -> RolloutRows | None:
     if row.status in ENDED:
         audit = await _find_end(tx, row, run)
     elif row.status in QUEUED and row.behind is not None and row.line is not None:
-        line = await _line(tx, row.line, row.priority, row.behind)
+        line = await _find_line(tx, row.line, row.priority, row.behind)
     elif row.status in QUEUED:
-        ahead = await _ahead_in_queue(tx, row)
+        ahead = await _count_ahead(tx, row)
         paused = held(await holds(tx), QUEUE).get(row.queue)
         workers = await list_workers(tx, row.kind)
     return RolloutRows(
@@ -115,7 +115,7 @@ async def _rollout(tx: Tx, id: str) -> RolloutRows | None:
     )
 
 
-async def _workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
+async def _find_workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
     """Return a workflow run with its current nodes."""
     for row in await tx.all(workflow_sql.GET_RUNS, ids=[id]):
         if row.status in WORKFLOW_ENDED:
@@ -136,7 +136,7 @@ async def _workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
 # --- what it waits for ------------------------------------------------------------------------------------
 
 
-async def _line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
+async def _find_line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
     row = await tx.one(sql.GET_LINE, line=line)
     holder, release_by = (None, None) if row is None else row
     status = await tx.one(sql.GET_STATUS, id=holder) if holder is not None else None
@@ -145,7 +145,7 @@ async def _line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
     return LineFacts(holder, status, release_by, ahead)
 
 
-async def _ahead_in_queue(tx: Tx, row: DiagnosedRolloutRow) -> int:
+async def _count_ahead(tx: Tx, row: DiagnosedRolloutRow) -> int:
     if row.ready is None:
         return 0
     terms = {"queue": row.queue, "priority": row.priority, "n": MANY + 1}
@@ -168,11 +168,11 @@ async def list_workers(tx: Tx, kind: str) -> WorkerRows:
 
 async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> AuditMatch:
     if run is not None and run.gone_at is not None and run.temporary is None:
-        return await _audit_match(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
+        return await _find_audit(tx, run.gone_at, (row.id, run.thread_id), ("delete_run", "delete_thread"))
     if row.status != CANCELLED or row.end_time is None:
         return AuditMatch()
     if run is None:
-        return await _audit_match(tx, row.end_time, (row.id,), CANCELLING)
+        return await _find_audit(tx, row.end_time, (row.id,), CANCELLING)
     replacement = await tx.one(
         sql.REPLACEMENT,
         thread_id=run.thread_id,
@@ -181,12 +181,12 @@ async def _find_end(tx: Tx, row: DiagnosedRolloutRow, run: RunRow | None) -> Aud
         strategies=list(STOPPING),
     )
     if replacement is None or replacement.id == row.id:
-        return await _audit_match(tx, row.end_time, (row.id, run.thread_id), CANCELLING)
-    match = await _audit_match(tx, row.end_time, (replacement.id,), ("create_run",))
+        return await _find_audit(tx, row.end_time, (row.id, run.thread_id), CANCELLING)
+    match = await _find_audit(tx, row.end_time, (replacement.id,), ("create_run",))
     return AuditMatch(match.actor, match.action, instead=replacement.id, strategy=replacement.strategy)
 
 
-async def _audit_match(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
+async def _find_audit(tx: Tx, time: int, about: Sequence[str], actions: Sequence[str]) -> AuditMatch:
     """Return the audit entry of a change; calls without an actor leave none."""
     for entry in await tx.all(sql.AUDIT_AT, since=time, until=time + A_MOMENT, n=AUDIT_ENTRIES):
         named = entry.object.split(",")
@@ -212,14 +212,14 @@ async def find_path(tx: Tx, id: str, kinds: Kinds) -> PathRows | None:
         row=row,
         attempts=attempts,
         uncharged=uncharged,
-        spans={} if final else await _first_spans(tx, row, attempts),
-        created=await _audit_match(tx, row.start_time, (id,), CREATING),
-        ended=await _find_end(tx, row, run) if row.status in ENDED else await _queued_by(tx, row),
-        requeued={} if final else await _requeues(tx, row, attempts, uncharged),
+        spans={} if final else await _find_first_spans(tx, row, attempts),
+        created=await _find_audit(tx, row.start_time, (id,), CREATING),
+        ended=await _find_end(tx, row, run) if row.status in ENDED else await _find_queued_by(tx, row),
+        requeued={} if final else await _find_requeues(tx, row, attempts, uncharged),
     )
 
 
-async def _first_spans(
+async def _find_first_spans(
     tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow]
 ) -> dict[str, int]:
     starts = {}
@@ -231,14 +231,14 @@ async def _first_spans(
     return starts
 
 
-async def _queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
+async def _find_queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
     """Return the audit entry of a requeue; outside of lines, the place of a rollout is the time."""
     if row.line is not None or row.status not in QUEUED or row.position == row.start_time:
         return AuditMatch()
-    return await _audit_match(tx, row.position, (row.id,), (CHANGING,))
+    return await _find_audit(tx, row.position, (row.id,), (CHANGING,))
 
 
-async def _requeues(
+async def _find_requeues(
     tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow], uncharged: int
 ) -> dict[int, Requeue]:
     """Return the requeues after attempts that the rules do not follow by another one."""
@@ -261,7 +261,7 @@ async def _requeues(
 # --- threads ----------------------------------------------------------------------------------------------
 
 
-async def _thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
+async def _find_thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
     live = await tx.all(sql.LIVE_RUNS, thread_id=thread.id)
     line = await tx.one(sql.GET_LINE, line=thread.id)
     holder = None if line is None else line.holder
@@ -271,10 +271,10 @@ async def _thread(tx: Tx, thread: ThreadRow) -> ThreadRows:
     if thread.checkpoint_id is not None:
         state = await tx.one(sql.ASKED, thread_id=thread.id, id=thread.checkpoint_id)
     if thread.gone_at is not None:
-        audit = await _audit_match(tx, thread.gone_at, [thread.id], ["delete_thread"])
+        audit = await _find_audit(tx, thread.gone_at, [thread.id], ["delete_thread"])
     return ThreadRows(
         row=thread,
-        busy=None if busy is None else await _rollout(tx, busy),
+        busy=None if busy is None else await _find_rollout(tx, busy),
         live=len(set(live) | ({holder} if holder else set())),
         last_run=None if last is None else (await load_runs(tx, [last])).get(last),
         asked=state,
@@ -315,10 +315,10 @@ async def stats(tx: Tx) -> StatsRows:
     for status in (PENDING, DEAD):
         _, total = await list_effects(tx, given(("status", "exact", status)), 0, 0)
         outbox[status] = total or 0
-    return StatsRows(await _queue(tx), outbox)
+    return StatsRows(await _read_queue(tx), outbox)
 
 
-async def _queue(tx: Tx) -> QueueRows:
+async def _read_queue(tx: Tx) -> QueueRows:
     return QueueRows(tx.now, await queue_stats(tx), await list_workers(tx, RUN))
 
 
@@ -362,7 +362,7 @@ async def by_namespace(tx: Tx, namespaces: Collection[str] | None) -> dict[str, 
         for ns in await tx.all(sql.NAMESPACES_WITH, kind=RUN):
             if namespaces is None or names[ns] in namespaces:
                 tx.ns = ns
-                rows[names[ns]] = await _queue(tx)
+                rows[names[ns]] = await _read_queue(tx)
     finally:
         tx.ns = here
     return rows

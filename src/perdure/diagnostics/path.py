@@ -194,8 +194,7 @@ class _Path:
     def _add_start(self) -> None:
         """Add the first status: an attempt that was started at once, without the queue, was never queued.
 
-        Only tasks are started like this. A run may be claimed in the transaction that creates it, but was
-        queued.
+        Only tasks are started like this. A run claimed in the transaction that creates it was queued.
         """
         row, actor = self._rows.row, self._rows.created.actor
         first = next(iter(self._rows.attempts), None)

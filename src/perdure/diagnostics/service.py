@@ -87,9 +87,8 @@ class Diagnostics(WatchedService):
 
     @call(GET("/why/{id}"), scope="read", errors=(NotFound,))
     async def why(self, id: Id) -> Why:
-        """Explain why something waits or how it ended, by any id: of a run, thread, rollout, attempt,
-        workflow run, phase, approval, schedule, session, worker, trace, span, effect, job and others.
-        """
+        """Explain why something waits or how it ended, by any id: of a run, thread, rollout, attempt, phase,
+        workflow run, approval, schedule, session, worker, trace, span, effect, job and others."""
         now, match = await self.read(operations.find, check_id(id, "id"))
         if match is None:
             return await self._explain_other(id, to_seconds(now))
@@ -100,8 +99,8 @@ class Diagnostics(WatchedService):
         if isinstance(match, ApprovalRow):
             return explain_approval(match, now)
         if isinstance(match, RolloutRows):
-            return explain_rollout(self._facts(match, now), now)
-        busy = None if match.busy is None else self._facts(match.busy, now)
+            return explain_rollout(self._build_facts(match, now), now)
+        busy = None if match.busy is None else self._build_facts(match.busy, now)
         return explain_thread(model.thread_facts(match, busy), now)
 
     async def _explain_other(self, id: str, now: float) -> Why:
@@ -116,7 +115,7 @@ class Diagnostics(WatchedService):
                 return explain_match(match, owner, now)
         raise NotFound(f"Nothing in this namespace has the id {id}")
 
-    def _facts(self, rows: RolloutRows, now: int) -> RolloutFacts:
+    def _build_facts(self, rows: RolloutRows, now: int) -> RolloutFacts:
         return model.build_facts(rows, known=rows.row.kind in self.kinds, since=now - self._alive)
 
     @call(GET("/rollouts/{rollout_id}/path"), scope="read", errors=(NotFound,))
@@ -181,9 +180,9 @@ class Diagnostics(WatchedService):
         if "session" in kinds and self._log is not None:
             ns = await self.ns()
             logs = await self._log.logs(ns)
-            matches += await self._described(ns, [log.name for log in logs[:1]])
+            matches += await self._describe(ns, [log.name for log in logs[:1]])
         if "token" in kinds:
-            rows = await self._tokens(finding.newest_tokens, MAX_FOUND)
+            rows = await self._list_tokens(finding.newest_tokens, MAX_FOUND)
             matches += rows[:1]
         return finding.ordered(matches, LAST, MAX_FOUND)
 
@@ -192,16 +191,16 @@ class Diagnostics(WatchedService):
             return []
         ns = await self.ns()
         logs = await self._log.starting(ns, wanted.start, wanted.limit)
-        return await self._described(ns, [log.name for log in logs])
+        return await self._describe(ns, [log.name for log in logs])
 
-    async def _described(self, ns: int, names: Sequence[LogName]) -> list[IdMatch]:
+    async def _describe(self, ns: int, names: Sequence[LogName]) -> list[IdMatch]:
         edges = [] if self._log is None else await self._log.edges(ns, names)
         return [finding.session_to_match(described(edge)) for edge in edges if edge is not None]
 
     async def _find_tokens(self, wanted: IdFilter) -> list[IdMatch]:
-        return await self._tokens(finding.tokens_starting, wanted) if "token" in wanted.kinds else []
+        return await self._list_tokens(finding.tokens_starting, wanted) if "token" in wanted.kinds else []
 
-    async def _tokens(self, operation: Operation[..., TokenMatches], *args: Any) -> list[IdMatch]:
+    async def _list_tokens(self, operation: Operation[..., TokenMatches], *args: Any) -> list[IdMatch]:
         """Return the tokens that the caller may see: those of its namespaces, if it has the scope `admin`."""
         who = self.caller
         if who is not None and "admin" not in who.scopes:

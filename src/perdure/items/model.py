@@ -70,18 +70,18 @@ def check_namespace(namespace: object) -> tuple[str, ...]:
 
 def encode_namespace(labels: Sequence[str]) -> str:
     """Encode a namespace as text: its children begin with it, and texts sort like namespaces."""
-    return "".join(_BEFORE_LABEL + _escaped(label) for label in labels)
+    return "".join(_BEFORE_LABEL + _escape(label) for label in labels)
 
 
-def _escaped(label: str) -> str:
+def _escape(label: str) -> str:
     return label.replace("\x02", "\x02\x02").replace("\x01", "\x02\x01")
 
 
 def decode_namespace(path: str) -> tuple[str, ...]:
-    return tuple(_unescape(part) for part in _parts(path)) if path else ()
+    return tuple(_unescape(part) for part in _split_parts(path)) if path else ()
 
 
-def _parts(path: str) -> list[str]:
+def _split_parts(path: str) -> list[str]:
     if "\x02" not in path:
         return path[1:].split(_BEFORE_LABEL)
     parts, at = [""], 1
@@ -118,10 +118,10 @@ def build_search_range(matches: Sequence[NamespaceMatch]) -> tuple[str, str]:
 
 def fits(labels: Sequence[str], matches: Sequence[NamespaceMatch]) -> bool:
     """Return whether a namespace meets every match."""
-    return all(_fits(labels, match) for match in matches)
+    return all(_match_labels(labels, match) for match in matches)
 
 
-def _fits(labels: Sequence[str], match: NamespaceMatch) -> bool:
+def _match_labels(labels: Sequence[str], match: NamespaceMatch) -> bool:
     count = len(match.path)
     if len(labels) < count:
         return False
@@ -208,19 +208,19 @@ def _check_condition(condition: Any) -> None:
 
 def needles(conditions: Mapping[str, Any]) -> list[str]:
     """Return texts contained in the JSON of every matching value, so that the database skips other rows."""
-    texts = dict.fromkeys(encode_json(text) for text in _texts(list(conditions.values())))
+    texts = dict.fromkeys(encode_json(text) for text in _list_texts(list(conditions.values())))
     return list(texts)[:MAX_NEEDLES]
 
 
-def _texts(condition: Any) -> Iterator[str]:
+def _list_texts(condition: Any) -> Iterator[str]:
     if isinstance(condition, str):
         yield condition
     elif isinstance(condition, list):
         for entry in condition:
-            yield from _texts(entry)
+            yield from _list_texts(entry)
     elif isinstance(condition, dict):
         if not has_operators(condition):
-            yield from _texts(list(condition.values()))
+            yield from _list_texts(list(condition.values()))
         elif "$eq" in condition and isinstance(condition["$eq"], str):
             yield condition["$eq"]
 

@@ -55,8 +55,8 @@ async def write(tx: Tx, batches: Sequence[Sequence[NewItem]]) -> list[None]:
     await _drop(tx, dropped)
     await tx.write(sql.PUT.of([_row(tx, item, item.value) for item in items if item.value is not None]))
     await _set_vectors(tx, put)
-    await _written(tx, "put_items", [(item.path, item.key) for item in put], "updated")
-    await _written(tx, "delete_items", dropped, "deleted")
+    await _publish(tx, "put_items", [(item.path, item.key) for item in put], "updated")
+    await _publish(tx, "delete_items", dropped, "deleted")
     return [None] * len(batches)
 
 
@@ -66,13 +66,13 @@ def _row(tx: Tx, item: NewItem, value: str) -> NewItemRow:
 
 
 async def _drop(tx: Tx, names: Sequence[Name]) -> None:
-    for path, keys in _by_path(names).items():
+    for path, keys in _group_by_path(names).items():
         await tx.execute(sql.DROP, path=path, keys=keys)
         await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
 
 
 async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
-    for path, keys in _by_path([(item.path, item.key) for item in items]).items():
+    for path, keys in _group_by_path([(item.path, item.key) for item in items]).items():
         await tx.execute(sql.DROP_VECTORS, path=path, keys=keys)
     rows = [
         ItemVectorRow(item.path, item.key, field, vector) for item in items for field, vector in item.vectors
@@ -80,14 +80,14 @@ async def _set_vectors(tx: Tx, items: Sequence[NewItem]) -> None:
     await tx.write(sql.ADD_VECTORS.of(rows))
 
 
-def _by_path(names: Iterable[Name]) -> dict[str, list[str]]:
+def _group_by_path(names: Iterable[Name]) -> dict[str, list[str]]:
     keys_by_path: dict[str, list[str]] = {}
     for path, key in names:
         keys_by_path.setdefault(path, []).append(key)
     return keys_by_path
 
 
-async def _written(tx: Tx, action: str, names: Sequence[Name], status: str) -> None:
+async def _publish(tx: Tx, action: str, names: Sequence[Name], status: str) -> None:
     """Publish the change, and write the audit entry last."""
     changed = [format_name(*name) for name in names]
     changes.tell(tx, KIND, [(name, status) for name in changed])
@@ -103,7 +103,7 @@ async def expire(tx: Tx) -> int:
     """Delete a batch of expired items of all namespaces; return its size."""
     rows = await tx.all(sql.EXPIRED, limit=EXPIRE_ROWS)
     for ns in sorted({row.ns for row in rows}):
-        for path, keys in _by_path((row.path, row.key) for row in rows if row.ns == ns).items():
+        for path, keys in _group_by_path((row.path, row.key) for row in rows if row.ns == ns).items():
             await tx.execute(sql.DROP, ns=ns, path=path, keys=keys)
             await tx.execute(sql.DROP_VECTORS, ns=ns, path=path, keys=keys)
     return len(rows)
@@ -115,7 +115,7 @@ async def expire(tx: Tx) -> int:
 async def get(tx: Tx, names: Sequence[Name]) -> dict[Name, ItemRow]:
     """Return the existing items."""
     rows: dict[Name, ItemRow] = {}
-    for path, keys in _by_path(dict.fromkeys(names)).items():
+    for path, keys in _group_by_path(dict.fromkeys(names)).items():
         for row in await tx.all(sql.GET, path=path, keys=keys):
             rows[row.path, row.key] = row
     return rows
@@ -143,17 +143,17 @@ async def vectors(
     tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
 ) -> list[ItemVectorRow]:
     """Return the next vectors of the items in a range of namespaces."""
-    return await tx.all(sql.VECTORS, low=low, high=high, **_after(after), limit=limit)
+    return await tx.all(sql.VECTORS, low=low, high=high, **_build_after(after), limit=limit)
 
 
 async def vectors_and_values(
     tx: Tx, low: str, high: str, after: tuple[str, str, str], limit: int
 ) -> list[ValuedVectorRow]:
     """Return the next vectors with the values of their items."""
-    return await tx.all(sql.VECTORS_AND_VALUES, low=low, high=high, **_after(after), limit=limit)
+    return await tx.all(sql.VECTORS_AND_VALUES, low=low, high=high, **_build_after(after), limit=limit)
 
 
-def _after(place: tuple[str, str, str]) -> dict[str, str]:
+def _build_after(place: tuple[str, str, str]) -> dict[str, str]:
     return dict(zip(("last_path", "last_key", "last_field"), place, strict=True))
 
 

@@ -172,7 +172,7 @@ class Items(Service):
                 items[at] = items[at]._replace(vectors=item_vectors)
         await self._write(items)
 
-    def _new(self, op: PutItem | DeleteItem) -> NewItem:
+    def _check_item(self, op: PutItem | DeleteItem) -> NewItem:
         if isinstance(op, DeleteItem):
             return NewItem(encode_namespace(check_labels(op.namespace)), check_key(op.key), None)
         model.check_index(op.index)
@@ -293,7 +293,7 @@ class Items(Service):
             rows += part
             if len(part) < most:
                 break
-            wanted = wanted._replace(after=_place(part[-1]), offset=0)
+            wanted = wanted._replace(after=_get_cursor(part[-1]), offset=0)
         return rows
 
     async def _filter_rows(self, wanted: ItemFilter, conditions: Mapping[str, Any]) -> list[ItemRow]:
@@ -307,7 +307,7 @@ class Items(Service):
             left = max(0, left - len(fitting))
             if len(part) < scan.limit:
                 break
-            scan = scan._replace(after=_place(part[-1]), limit=_estimate_next_rows(part))
+            scan = scan._replace(after=_get_cursor(part[-1]), limit=_estimate_next_rows(part))
         return rows
 
     @call(GET("/items/namespaces"), scope="read")
@@ -334,11 +334,9 @@ class Items(Service):
             cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        namespaces = [tuple(labels) for labels in result.namespaces or []]
-        more = bool(namespaces) and len(namespaces) == limit
-        return ListPart(
-            namespaces, write_cursor(model.NAMESPACES, encode_namespace(namespaces[-1])) if more else None
-        )
+        page = [tuple(labels) for labels in result.namespaces or []]
+        more = bool(page) and len(page) == limit
+        return ListPart(page, write_cursor(model.NAMESPACES, encode_namespace(page[-1])) if more else None)
 
     async def _list_namespaces(
         self,
@@ -404,7 +402,7 @@ class Items(Service):
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetItem)]
         changes = [op for op in ops if isinstance(op, PutItem | DeleteItem)]
         # All changes are checked before the first read.
-        new = [self._new(change) for change in changes]
+        new = [self._check_item(change) for change in changes]
         if gets:
             rows = await self._get([op for _, op in gets])
             for (at, _), result in zip(gets, rows, strict=True):
@@ -426,12 +424,10 @@ class Items(Service):
 
     async def _get_rows(self, names: Sequence[Name]) -> dict[Name, ItemRow]:
         """Return the existing items; concurrent reads are merged."""
-        rows: dict[Name, ItemRow] = await self._merger.call(
-            "get", self._get_rows_batch, names, rows=len(names)
-        )
+        rows: dict[Name, ItemRow] = await self._merger.call("get", self._get_many, names, rows=len(names))
         return rows
 
-    async def _get_rows_batch(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
+    async def _get_many(self, calls: Sequence[Sequence[Name]]) -> Sequence[dict[Name, ItemRow]]:
         wanted = [name for call in calls for name in call]
         return [await self.read(operations.get, wanted)] * len(calls)
 
@@ -442,7 +438,7 @@ class Items(Service):
         return ItemResult(items=await self._search(op))
 
 
-def _place(row: ItemRow) -> ItemCursor:
+def _get_cursor(row: ItemRow) -> ItemCursor:
     return ItemCursor(row.updated, row.path, row.key)
 
 

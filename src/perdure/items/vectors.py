@@ -23,12 +23,14 @@ WHOLE = "$"
 def texts_at(value: Any, path: str) -> list[str]:
     """Return the texts at a path in order: objects and lists as JSON, other values by `str`."""
     if path in ("", WHOLE):
-        return [_json(value)]
+        return [_encode(value)]
     parts = jsonpath.find(value, jsonpath.parse(path))
-    return [_json(part) if isinstance(part, dict | list) else str(part) for part in parts if part is not None]
+    return [
+        _encode(part) if isinstance(part, dict | list) else str(part) for part in parts if part is not None
+    ]
 
 
-def _json(value: Any) -> str:
+def _encode(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -51,12 +53,12 @@ class ItemIndex:
         self, items: Sequence[tuple[Mapping[str, Any], Sequence[str] | bool | None]]
     ) -> list[tuple[tuple[str, bytes], ...]]:
         """Return the vectors of each value by field; each value comes with its `index` option."""
-        wanted = [self._texts(value, index) for value, index in items]
+        wanted = [self._list_texts(value, index) for value, index in items]
         texts = list(dict.fromkeys(text for item_texts in wanted for text in item_texts.values()))
         vectors = dict(zip(texts, await self._embedder.of_texts(texts), strict=True))
         return [tuple((field, vectors[text]) for field, text in item_texts.items()) for item_texts in wanted]
 
-    def _texts(self, value: Mapping[str, Any], index: Sequence[str] | bool | None) -> dict[str, str]:
+    def _list_texts(self, value: Mapping[str, Any], index: Sequence[str] | bool | None) -> dict[str, str]:
         if index is False:
             return {}
         texts_by_field: dict[str, str] = {}

@@ -94,9 +94,8 @@ class TocBuilder:
         if row is None:
             return None
         try:
-            done = await (
-                self._build_segment(row, ns) if row.level == SEGMENT else self._build_parent(row, ns)
-            )
+            build = self._build_segment if row.level == SEGMENT else self._build_parent
+            done = await build(row, ns)
             version = await self.storage.run(builds.finish, done._replace(builder=builder, job=job), ns=ns)
         except Exception as error:
             wait = Backoff(*nodes.RETRY_SECONDS).delay(row.tries + 1)

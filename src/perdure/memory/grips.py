@@ -40,7 +40,7 @@ def grip_for(node_id: str, bullet: str, events: Sequence[Said]) -> NewGrip:
     best = max(range(len(events)), key=lambda place: (scores[place], -place))
     if scores[best] <= LEAST_SCORE:
         for event in events:
-            if _quotes(event.text, bullet):
+            if _is_quoted(event.text, bullet):
                 return _build_grip(node_id, bullet, [event], event, BULLET)
         return _build_grip(node_id, bullet, [events[0]], events[0], WHOLE)
     session = [place for place, event in enumerate(events) if event.session_id == events[best].session_id]
@@ -90,7 +90,7 @@ def _compute_score(terms: frozenset[str], text: str) -> float:
     return _count_overlap(terms, text)
 
 
-def _quotes(text: str, bullet: str) -> bool:
+def _is_quoted(text: str, bullet: str) -> bool:
     """Return whether a text contains a line word for word, or its beginning."""
     return bullet.removesuffix("…") in " ".join(text.split())
 

@@ -194,10 +194,8 @@ def message_to_hit(message: Any) -> SearchHit:
         timestamp_ms=message.timestamp_ms,
         agent=message.agent if message.HasField("agent") else None,
         events=[
-            Citation(
-                event_id=citation.event_id, session_id=citation.session_id, timestamp_ms=citation.timestamp_ms
-            )
-            for citation in message.citations
+            Citation(event_id=cited.event_id, session_id=cited.session_id, timestamp_ms=cited.timestamp_ms)
+            for cited in message.citations
         ],
     )
 
@@ -339,10 +337,8 @@ def message_to_children(message: Any) -> ChildMatches:
     """Convert a message to the nodes with matches."""
     return ChildMatches(
         items=[
-            msgspec.structs.replace(
-                message_to_matches(result, result.title), relevance=result.relevance_score
-            )
-            for result in message.results
+            msgspec.structs.replace(message_to_matches(node, node.title), relevance=node.relevance_score)
+            for node in message.results
         ],
         has_more=message.has_more,
     )

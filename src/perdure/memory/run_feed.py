@@ -124,10 +124,8 @@ def workflow_events(run: WorkflowRun) -> list[NewMemoryEvent]:
     ended = from_iso(run.finished_at) // 1000
     result = run.final_message if run.status == "succeeded" else run.error
     phases = ", ".join(f"{name} {status}" for name, status in run.node_statuses.items())
-    lines = [
-        f"Workflow {run.workflow_name} {run.status}{f': {result}' if result else '.'}",
-        f"Phases: {phases}",
-    ]
+    ending = f": {result}" if result else "."
+    lines = [f"Workflow {run.workflow_name} {run.status}{ending}", f"Phases: {phases}"]
     text = storable("\n".join(lines)[:TEXT])
     return [
         NewMemoryEvent(

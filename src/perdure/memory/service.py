@@ -397,7 +397,7 @@ class Memory(Service):
 
         With a `token_budget`, matches are returned until it is used up.
         """
-        terms, parts = query_terms(query), _fields(fields)
+        terms, parts = query_terms(query), _check_fields(fields)
         check_number(limit, "limit", most=MAX_HITS)
         return matches_in(await self.get_node(node_id), terms, parts, limit, token_budget)
 
@@ -416,7 +416,7 @@ class Memory(Service):
 
         Without a parent, search the nodes of a level, by default the years.
         """
-        terms, parts = query_terms(query), _fields(fields)
+        terms, parts = query_terms(query), _check_fields(fields)
         check_number(limit, "limit", most=MAX_HITS)
         matches: list[NodeMatches] = []
         for node in await self._list_children(optional_id(parent_id, "parent_id"), level):
@@ -482,7 +482,7 @@ def _build_hits(matches: DocumentMatches, words: Sequence[str]) -> list[SearchHi
     ]
 
 
-def _fields(fields: Sequence[str] | None) -> Sequence[NodeField]:
+def _check_fields(fields: Sequence[str] | None) -> Sequence[NodeField]:
     return NODE_FIELDS if not fields else check_choices(fields, NODE_FIELDS, "fields")
 
 

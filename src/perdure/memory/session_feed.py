@@ -47,9 +47,8 @@ logger = logging.getLogger(__name__)
 class SessionFeed:
     """Store messages of sessions as events, from `start` to `stop`.
 
-    The feed follows the hints of logs, and stores how far it has read each log. At the start it reads the
-    lines that were written meanwhile. The id of an event is derived from its position, so that reading twice
-    stores it once.
+    The feed follows the hints of logs, and stores its position in each log. At the start it reads the lines
+    that were written meanwhile. An event's id is derived from its place: reading twice stores it once.
     """
 
     def __init__(self, sessions: Sessions, threads: Threads, memory: Memory) -> None:
@@ -101,9 +100,8 @@ class SessionFeed:
                 await self._read_changed(ns, namespace, logs[start : start + PAGE_LINES])
 
     async def _read_changed(self, ns: int, namespace: str, logs: Sequence[LogInfo]) -> None:
-        feed_rows = await self._memory.storage.read(
-            feeds.get_feeds, [_get_source(info.name) for info in logs], ns=ns
-        )
+        sources = [_get_source(info.name) for info in logs]
+        feed_rows = await self._memory.storage.read(feeds.get_feeds, sources, ns=ns)
         for info in logs:
             feed = feed_rows.get(_get_source(info.name))
             if feed is None or feed.read_at <= info.updated_at:

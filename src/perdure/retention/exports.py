@@ -128,12 +128,10 @@ async def read_page(
 
 def row_to_record(kind: ExportKind, row: tuple[Any, ...]) -> dict[str, Any]:
     """Convert a row to a record by column names, with times in epoch seconds and decoded JSON."""
-    return {
-        name: _shown(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)
-    }
+    return {name: _show(name, value) for name, value in zip(_columns(_SOURCES[kind].table), row, strict=True)}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _show(name: str, value: Any) -> Any:
     if isinstance(value, int) and name.endswith(MICROS):
         return to_seconds(value)
     if isinstance(value, str) and name in JSON_COLUMNS:

@@ -58,12 +58,12 @@ async def _drop_rollouts(tx: Tx, age: int, ids: Sequence[str], kind: str, _: str
     return Dropped(len(removal.gone), [*removal.left, *ids[CHUNK:]])
 
 
-def _walks(kind: str) -> list[Walk]:
+def _build_walks(kind: str) -> list[Walk]:
     return [Walk(_find_rollouts, _drop_rollouts, (kind, status)) for status in sorted(ENDED)]
 
 
-ROLLOUTS = [*_walks(TASK), *_walks(KEPT_TRACE)]
-RUNS = _walks(RUN)
+ROLLOUTS = [*_build_walks(TASK), *_build_walks(KEPT_TRACE)]
+RUNS = _build_walks(RUN)
 """Rollouts of deleted runs, and of runs without a thread."""
 
 

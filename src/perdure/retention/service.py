@@ -74,9 +74,8 @@ class Upkeep(Service):
     @call(POST("/db/gc"), scope="admin", repeatable=True)
     async def gc(self, *, dry_run: bool = False, older_than: OlderThan | None = None) -> GcReport:
         """Delete data that is older than its settings allow; with `dry_run`, only count it. `older_than` has
-        days for some kinds, which replace the settings. A call ends after some seconds: if `complete` is
-        false, another call may find more.
-        """
+        days for some kinds, which replace the settings. A call stops after some seconds; then `complete` is
+        false."""
         retention = self._with(older_than or {})
         return await self._sweep(retention, dry_run, Budget(CALL_SECONDS))
 
@@ -108,7 +107,7 @@ class Upkeep(Service):
     @call(GET("/db/stats"), scope="admin")
     async def stats(self) -> DatabaseStats:
         """Count the rows of each kind of data, and the bytes of the database."""
-        row = await self.storage.read(_stats)
+        row = await self.storage.read(_read_stats)
         if isinstance(self._log, FileEventLog):
             spaces = await self.storage.read(list_namespaces)
             row = row._replace(sessions=sum([len(await self._log.logs(ns)) for ns in spaces]))
@@ -132,7 +131,7 @@ class Upkeep(Service):
         )
         findings = [engine]
         for check in CHECKS:
-            row = await self.storage.read(_broken, check)
+            row = await self.storage.read(_find_broken, check)
             sentence = f"{row.found} × {check.sentence}, such as {row.example}" if row.found else None
             findings.append(Finding(check=check.name, ok=not row.found, found=row.found, sentence=sentence))
         return Verification(ok=all(finding.ok for finding in findings), items=findings)
@@ -148,8 +147,7 @@ class Upkeep(Service):
         limit: Limit = 1000,
     ) -> ExportPage:
         """Read the stored rows of a kind, in the order of their ids; `next` is the `after` of the next page.
-        `since` is in epoch seconds.
-        """
+        `since` is in epoch seconds."""
         check_choice(kind, KINDS, "kind")
         check_page(limit)
         check_text(after, "after")
@@ -167,13 +165,13 @@ class Upkeep(Service):
         return {sweep.kind: sweep.deleted for sweep in report.items if sweep.deleted}
 
 
-async def _broken(tx: Tx, check: RetentionRule) -> BrokenRow:
+async def _find_broken(tx: Tx, check: RetentionRule) -> BrokenRow:
     broken = await tx.one(check.query, **check.values)
     assert broken is not None
     return broken
 
 
-async def _stats(tx: Tx) -> sql.StatsRow:
+async def _read_stats(tx: Tx) -> sql.StatsRow:
     row = await tx.one(sql.STATS)
     assert row is not None
     return row

@@ -29,9 +29,7 @@ async def open_sessions(tx: Tx) -> set[str]:
     sessions: set[str] = set()
     for run in await tx.all(sql.SESSIONS_OF_RUNS):
         sessions |= {default_session_id(run.id), default_session_id(run.thread_id)}
-        sessions |= {
-            session_id for session_id in (run.session_id, run.agent_session_id) if session_id is not None
-        }
+        sessions |= {id for id in (run.session_id, run.agent_session_id) if id is not None}
     open_runs = await tx.all(sql.OPEN_WORKFLOW_RUNS)
     for start in range(0, len(open_runs), RUNS_AT_ONCE):
         some = open_runs[start : start + RUNS_AT_ONCE]
@@ -41,10 +39,8 @@ async def open_sessions(tx: Tx) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class SessionKind:
-    """Sessions of a log. Content beside the logs is deleted after the sessions that refer to it: after each
-    sweep that deleted some, and after the first sweep of a process, because an earlier one may have been cut
-    short.
-    """
+    """Sessions of a log. Unreferenced content is deleted after each sweep that deleted sessions. It is also
+    deleted after the first sweep of a process, because an earlier process may have stopped midway."""
 
     name: str
     seconds: float | None
@@ -57,12 +53,10 @@ class SessionKind:
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
             before = total
-            async for info in self._due(storage, ns):
+            async for info in self._list_due(storage, ns):
                 if budget.is_spent:
                     return SweepResult(total, complete=False)
-                sources = [
-                    hint_key(0, sub_agent.name) for sub_agent in await self.log.sub_agents(ns, info.name)
-                ]
+                sources = [hint_key(0, log.name) for log in await self.log.sub_agents(ns, info.name)]
                 if await self.log.remove(ns, info.name, age):
                     await storage.background(forget_feeds, [hint_key(0, info.name), *sources], ns=ns)
                     changes.publish(storage.signals, ns, KIND, info.name.session_id, "deleted")
@@ -75,11 +69,11 @@ class SessionKind:
     async def count(self, storage: Storage, budget: Budget) -> SweepResult:
         total = 0
         for ns in sorted(await storage.read(list_namespaces)):
-            async for _ in self._due(storage, ns):
+            async for _ in self._list_due(storage, ns):
                 total += 1
         return SweepResult(total)
 
-    async def _due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
+    async def _list_due(self, storage: Storage, ns: int) -> AsyncIterator[LogInfo]:
         last: LogInfo | None = None
         while page := await self.log.idle(ns, self.seconds or 0.0, last, FOUND_SESSIONS):
             kept = await storage.read(open_sessions, ns=ns)

@@ -40,7 +40,7 @@ class CronFiles:
         wanted = [
             schedule
             for file, cron in definitions.crons
-            if (schedule := self._schedule(file, cron)) is not None
+            if (schedule := self._build_schedule(file, cron)) is not None
         ]
         synced = await self._schedules.sync(FILE, wanted, keeping=definitions.broken)
         for name, reason in synced.refused.items():
@@ -56,7 +56,7 @@ class CronFiles:
         ]
         return ", ".join(changes) or None
 
-    def _schedule(self, file: str, cron: Cron) -> NewSchedule | None:
+    def _build_schedule(self, file: str, cron: Cron) -> NewSchedule | None:
         """Return the schedule of a cron; None if this server cannot start its target."""
         if cron.handler is not None and cron.handler not in self._handlers:
             logger.warning("%s: unknown handler %r; the cron %s is dropped", file, cron.handler, cron.name)
@@ -64,7 +64,7 @@ class CronFiles:
         unless = None if cron.condition is None else cron.condition.unless
         if unless is not None:
             self._conditions.warn_unknown(unless, f"{file}: cron {cron.name}")
-        context = _context(file, cron)
+        context = _check_context(file, cron)
         payload: dict[str, Any]
         if cron.handler is not None:
             target, payload = JobTarget.name, {JOB_FIELD: cron.handler, PAYLOAD_FIELD: context}
@@ -91,7 +91,7 @@ class CronFiles:
             return None
 
 
-def _context(file: str, cron: Cron) -> Mapping[str, Any]:
+def _check_context(file: str, cron: Cron) -> Mapping[str, Any]:
     """Return the context of a cron without the keys that only the server sets."""
     taken = sorted(CONTROL & cron.context.keys())
     if taken:

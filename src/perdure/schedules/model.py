@@ -21,8 +21,7 @@ from perdure.kernel.storage.labels import encode_metadata
 from perdure.kernel.storage.port import Tx
 
 LATE: Final = to_micros(60.0)
-"""A time counts as missed after this delay; a schedule also fires this long after its end for an earlier
-time."""
+"""A time counts as missed after this delay. After its end, a schedule still fires earlier times this long."""
 MADE_UP: Final = to_micros(7 * 86_400.0)
 """Range of the missed times that `misfire: all` still fires."""
 KEPT_FIRINGS = 100

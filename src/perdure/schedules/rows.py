@@ -215,11 +215,11 @@ def row_to_schedule(row: ScheduleRow) -> Schedule:
         started_id=row.started_id,
         error=row.error,
         metadata=decode_json(row.metadata),
-        payload=_shown(decode_json(row.payload)),
+        payload=_mask_webhook(decode_json(row.payload)),
     )
 
 
-def _shown(payload: dict[str, Any]) -> dict[str, Any]:
+def _mask_webhook(payload: dict[str, Any]) -> dict[str, Any]:
     """Return a payload without the credentials of its webhook."""
     webhook = payload.get("webhook")
     return {**payload, "webhook": mask_target(webhook)} if isinstance(webhook, str) else payload

@@ -94,7 +94,7 @@ def build_request(order: FiringRequest) -> RunRequest:
     if order.timeout is not None:
         fields.setdefault("timeout_seconds", order.timeout)
     fields |= {"assistant_id": order.assistant_id, "thread_id": order.thread_id, "on_completion": completed}
-    fields |= {"metadata": _metadata(fields["config"], order.metadata), "options": payload}
+    fields |= {"metadata": _merge_metadata(fields["config"], order.metadata), "options": payload}
     fields["inherit_metadata"] = True
     try:
         return msgspec.convert(fields, RunRequest)
@@ -102,7 +102,7 @@ def build_request(order: FiringRequest) -> RunRequest:
         raise InvalidInput(f"the run that is scheduled: {error}") from None
 
 
-def _metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_metadata(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     inner = config.get("metadata")
     return {**(inner if isinstance(inner, Mapping) else {}), **metadata}
 

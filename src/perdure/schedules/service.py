@@ -47,7 +47,6 @@ from perdure.schedules.operations import edit, fire, overrides, queries
 from perdure.schedules.operations.edit import Synced
 from perdure.schedules.operations.fire import Trigger, Triggered
 from perdure.schedules.records import CronOverride, Firing, Schedule, SchedulerStatus, Upcoming
-from perdure.schedules.rows import ScheduleRow
 from perdure.schedules.settling import Settling
 from perdure.service.base import Service
 from perdure.service.callers import Caller
@@ -70,7 +69,7 @@ Times = Annotated[int, Meta(ge=0, le=MAX_TIMES)]
 Origins = list[Origin]
 
 
-def _listed(origin: Origin | Origins) -> Origins:
+def _to_list(origin: Origin | Origins) -> Origins:
     return [origin] if isinstance(origin, str) else origin
 
 
@@ -129,7 +128,7 @@ class Schedules(Service):
         )
         query = ScheduleFilter(
             optional_id(target, "target"),
-            None if origin is None else check_choices(_listed(origin), get_args(Origin), "origin"),
+            None if origin is None else check_choices(_to_list(origin), get_args(Origin), "origin"),
             optional_id(name, "name"),
             optional_id(assistant_id, "assistant_id"),
             optional_id(thread_id, "thread_id"),
@@ -372,7 +371,8 @@ class Schedules(Service):
         check_page(limit, offset, cursor)
         (before,) = read_cursor(cursor, _FIRINGS, int) or (LAST,)
         row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
-        await self._settle(row)
+        if row.running:
+            await self._settling.settle(await self.ns(), [row.id])
         firings = await self.read(queries.firings, row.id, before, limit, offset)
         is_full = bool(firings) and len(firings) == limit
         after = write_cursor(_FIRINGS, firings[-1].due_at) if is_full else None
@@ -385,10 +385,6 @@ class Schedules(Service):
         row, now = await self.read(queries.get_now, check_id(schedule_id, "schedule_id"))
         times = model.upcoming(row.expression, row.timezone, end_at=row.end_at, after=now, limit=limit)
         return Upcoming(sentence=explain(row.expression), items=times)
-
-    async def _settle(self, row: ScheduleRow) -> None:
-        if row.running:
-            await self._settling.settle(await self.ns(), [row.id])
 
     @call(GET("/scheduler"), scope="read")
     async def status(self, *, after: str = "", limit: Limit = 100) -> SchedulerStatus:

@@ -94,12 +94,12 @@ async def search_documents(tx: Tx, plan: SearchPlan, near: NearDocuments | None)
         rows = await vectors.documents(tx, [place for _, place in scored], TEXT_CHARACTERS)
         gone = [place for _, place in near.scored if place not in rows]
         nearby = [rows[place]._replace(score=score) for score, place in scored if place in rows][: near.limit]
-        hits = nearby if plan.mode == "vector" else _fused(matching, nearby, plan)
-    shown, events = await _behind(tx, hits)
+        hits = nearby if plan.mode == "vector" else _fuse(matching, nearby, plan)
+    shown, events = await _list_cited(tx, hits)
     return DocumentMatches(counter, hits, shown, events, gone, new)
 
 
-def _fused(matching: Sequence[HitRow], near: Sequence[HitRow], plan: SearchPlan) -> list[HitRow]:
+def _fuse(matching: Sequence[HitRow], near: Sequence[HitRow], plan: SearchPlan) -> list[HitRow]:
     """Fuse two rankings and return the best."""
     ranked = best(matching, 2 * plan.limit)
     rows = {hit.id: hit for hit in [*near, *ranked]}
@@ -176,7 +176,7 @@ def add_rows(table: VectorTable, rows: Sequence[VectorDocument]) -> None:
 # --- the events behind ------------------------------------------------------------------------------------
 
 
-async def _behind(tx: Tx, hits: Sequence[HitRow]) -> tuple[list[ShownNode], dict[str, list[CitedRow]]]:
+async def _list_cited(tx: Tx, hits: Sequence[HitRow]) -> tuple[list[ShownNode], dict[str, list[CitedRow]]]:
     """Return the nodes among the hits, and the events behind each hit.
 
     These are the event itself, the events of the grip, or those of the grips of the node.

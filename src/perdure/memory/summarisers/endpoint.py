@@ -52,9 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class EndpointSummariser:
-    """Summariser that calls `POST {url}/chat/completions`. It retries busy and failing endpoints after a
-    pause.
-    """
+    """Summariser that calls `POST {url}/chat/completions`. It retries busy and failing endpoints."""
 
     name = "model"
 
@@ -83,13 +81,13 @@ class EndpointSummariser:
             who = event.agent if event.agent and event.role == "assistant" else event.role
             earlier = " (earlier)" if event.repeated else ""
             lines.append(f"{who}{earlier}: {shorten(event.text, EVENT_CHARACTERS)}")
-        return await self._ask("What happened:\n" + _joined(lines))
+        return await self._ask("What happened:\n" + _join(lines))
 
     async def roll_up(self, title: str, children: Sequence[Child]) -> Summary:
         if not children:
             raise NoEvents(f"{title} has nothing to summarise")
         parts = ["\n- ".join([f"## {child.title}", *child.bullets]) for child in children]
-        return await self._ask(f"The parts of {title}:\n" + _joined(parts))
+        return await self._ask(f"The parts of {title}:\n" + _join(parts))
 
     async def _ask(self, text: str) -> Summary:
         request = {
@@ -121,7 +119,7 @@ class EndpointSummariser:
                     if len(body) > MAX_ANSWER:
                         raise ParseError(f"the answer is longer than {MAX_ANSWER} bytes")
                 if answer.status != 200:
-                    raise _refusal(answer.status, answer.headers.get("Retry-After"), body)
+                    raise _build_refusal(answer.status, answer.headers.get("Retry-After"), body)
         except TimeoutError:
             raise Timeout(f"no answer within {self._timeout:g} s") from None
         except aiohttp.ClientError as error:
@@ -129,7 +127,7 @@ class EndpointSummariser:
         return body
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join(parts: Sequence[str]) -> str:
     """Join the parts within the limit of the model; if there are too many, leave out the middle."""
     total = sum(map(len, parts))
     if total <= SENT_CHARACTERS:
@@ -140,7 +138,7 @@ def _joined(parts: Sequence[str]) -> str:
     return "\n".join(cut if len(cut) <= 2 * half else [*cut[:half], "(…)", *cut[-half:]])
 
 
-def _refusal(status: int, retry_after: str | None, body: bytes) -> SummariserError:
+def _build_refusal(status: int, retry_after: str | None, body: bytes) -> SummariserError:
     detail = shorten(body[:2000].decode("utf-8", "replace"), 200)
     text = f"the endpoint answered {status}: {detail}"
     waits = retry_after is not None and retry_after.isascii() and retry_after.isdecimal()
@@ -181,19 +179,19 @@ def parse_answer(body: bytes) -> Summary:
         value = decode_json(text[start : end + 1])
     except InvalidInput as error:
         raise ParseError(f"the answer is not JSON: {error.message}") from None
-    return _summary(value)
+    return _parse_summary(value)
 
 
-def _summary(value: Any) -> Summary:
+def _parse_summary(value: Any) -> Summary:
     if not isinstance(value, dict):
         raise ParseError("the answer is not an object")
-    bullets = [shorten(text, MAX_BULLET) for text in _texts(value.get("bullets"), "bullets")]
+    bullets = [shorten(text, MAX_BULLET) for text in _parse_texts(value.get("bullets"), "bullets")]
     if not bullets:
         raise ParseError("the answer has no bullets")
     title = value.get("title")
     if not isinstance(title, str) or not title.strip():
         raise ParseError("the answer has no title")
-    keywords = [shorten(text, MAX_KEYWORD) for text in _texts(value.get("keywords", []), "keywords")]
+    keywords = [shorten(text, MAX_KEYWORD) for text in _parse_texts(value.get("keywords", []), "keywords")]
     return Summary(
         title=shorten(title, MAX_TITLE),
         bullets=tuple(bullets[:MAX_BULLETS]),
@@ -201,7 +199,7 @@ def _summary(value: Any) -> Summary:
     )
 
 
-def _texts(value: Any, what: str) -> list[str]:
+def _parse_texts(value: Any, what: str) -> list[str]:
     if not isinstance(value, list):
         raise ParseError(f"the {what} of the answer are not a list")
     texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in value]

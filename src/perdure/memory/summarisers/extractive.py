@@ -66,29 +66,29 @@ class ExtractiveSummariser:
 def build_summary(events: Sequence[Said]) -> Summary:
     """Summarise a segment: its question, its findings and its result."""
     own = [event for event in events if not event.repeated] or list(events)
-    weights = _word_weights(event.text for event in own)
-    framing = _framing(own)
+    weights = _weigh_words(event.text for event in own)
+    framing = _find_frame(own)
     sentences = [
         each
         for place, event in enumerate(own)
-        for each in _sentences(event, place, place in framing, weights)
+        for each in _list_sentences(event, place, place in framing, weights)
     ]
     count = max(1, min(BULLETS, round(math.sqrt(len(own))) + 1))
-    chosen = _different(sentences, count)
-    bullets = tuple((ASKED if each.asked else "") + each.text for each in sorted(chosen, key=_place))
-    bullets = bullets or _beginnings(own, count)
-    keywords = _keywords(own)
-    return Summary(title=_title(own, keywords), bullets=bullets, keywords=keywords)
+    chosen = _pick_different(sentences, count)
+    bullets = tuple((ASKED if each.asked else "") + each.text for each in sorted(chosen, key=_get_place))
+    bullets = bullets or _take_beginnings(own, count)
+    keywords = _find_keywords(own)
+    return Summary(title=_build_title(own, keywords), bullets=bullets, keywords=keywords)
 
 
-def _beginnings(events: Sequence[Said], count: int) -> tuple[str, ...]:
+def _take_beginnings(events: Sequence[Said], count: int) -> tuple[str, ...]:
     """Return the beginnings of events without prose, such as JSON, code and emoji."""
     texts = (_FENCES.sub("", event.text[:READ_CHARACTERS]).strip() or event.text.strip() for event in events)
     lines = dict.fromkeys(shorten(text[:READ_CHARACTERS], BULLET_LENGTH) for text in texts if text)
     return tuple(lines)[:count]
 
 
-def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
+def _find_keywords(events: Sequence[Said]) -> tuple[str, ...]:
     """Return the most important words; of equal ones, the first."""
     totals: dict[str, float] = {}
     for event in events:
@@ -96,26 +96,26 @@ def _keywords(events: Sequence[Said]) -> tuple[str, ...]:
         wanted = content_words(text)
         for word in dict.fromkeys(index_words(text)):
             if word in wanted and says_enough(word, KEYWORD_LENGTH):
-                totals[word] = totals.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _length_weight(word)
+                totals[word] = totals.get(word, 0.0) + _WEIGHTS.get(event.role, 1.0) * _weigh_length(word)
     return tuple(sorted(totals, key=lambda word: -round(totals[word], 3))[:KEYWORDS])
 
 
-def _place(sentence: _Sentence) -> int:
+def _get_place(sentence: _Sentence) -> int:
     return sentence.place
 
 
-def _title(events: Sequence[Said], keywords: Sequence[str]) -> str:
+def _build_title(events: Sequence[Said], keywords: Sequence[str]) -> str:
     for role in ("user", "assistant"):
         for event in events:
             if event.role == role:
                 for text in split_sentences(event.text):
-                    return shorten(_request(text), TITLE_LENGTH).rstrip(".!")
+                    return shorten(_strip_politeness(text), TITLE_LENGTH).rstrip(".!")
     if keywords:
         return ", ".join(keywords)
     return f"{len(events)} events" if len(events) > 1 else "1 event"
 
 
-def _framing(events: Sequence[Said]) -> set[int]:
+def _find_frame(events: Sequence[Said]) -> set[int]:
     """Return the places of a session's frame: its first question and its last answer."""
     asked: dict[str, int] = {}
     answered: dict[str, int] = {}
@@ -127,7 +127,7 @@ def _framing(events: Sequence[Said]) -> set[int]:
     return {*asked.values(), *answered.values()}
 
 
-def _sentences(event: Said, place: int, framing: bool, weights: Counter[str]) -> Iterable[_Sentence]:
+def _list_sentences(event: Said, place: int, framing: bool, weights: Counter[str]) -> Iterable[_Sentence]:
     """Return the sentences of an event, each with its score."""
     weight = _WEIGHTS.get(event.role, 1.0) * (1.25 if framing else 1.0)
     for number, text in enumerate(split_sentences(event.text)):
@@ -137,76 +137,73 @@ def _sentences(event: Said, place: int, framing: bool, weights: Counter[str]) ->
         information = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
         score = weight * information * (1.0 if number else 1.15)
         is_question = event.role == "user"
-        shown = _request(text) if is_question else text
+        shown = _strip_politeness(text) if is_question else text
         yield _Sentence(shorten(shown, BULLET_LENGTH - len(ASKED)), words, place, is_question, score)
 
 
-def _request(text: str) -> str:
+def _strip_politeness(text: str) -> str:
     """Return a request without its polite beginning."""
     bare = _OPENING.sub("", text)
     return bare[:1].upper() + bare[1:] if bare else text
 
 
-def _different(sentences: Iterable[_Sentence], count: int) -> list[_Sentence]:
+def _pick_different(sentences: Iterable[_Sentence], count: int) -> list[_Sentence]:
     """Return the best sentences, no two of which are similar."""
     chosen: list[_Sentence] = []
     for candidate in sorted(sentences, key=lambda sentence: (-sentence.score, sentence.place)):
         if len(chosen) == count:
             break
-        if all(_likeness(candidate.words, other.words) < SIMILAR for other in chosen):
+        if all(_compute_likeness(candidate.words, other.words) < SIMILAR for other in chosen):
             chosen.append(candidate)
     return chosen
 
 
-def _likeness(one: frozenset[str], other: frozenset[str]) -> float:
+def _compute_likeness(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / min(len(one), len(other))
 
 
 def rolled_up(title: str, children: Sequence[Child]) -> Summary:
     """Summarise a longer period by lines of its parts, from as many parts as fit."""
-    weights = _word_weights(" ".join([*child.bullets, *child.keywords]) for child in children)
+    weights = _weigh_words(" ".join([*child.bullets, *child.keywords]) for child in children)
     best: list[_Sentence] = []
     for place, child in enumerate(children):
-        lines = [_line(text, place, weights) for text in child.bullets]
+        lines = [_score_line(text, place, weights) for text in child.bullets]
         best += sorted((line for line in lines if line.words), key=lambda line: -line.score)[:3]
     firsts: dict[int, _Sentence] = {}
     for line in best:
         firsts.setdefault(line.place, line)
-    chosen = _different(firsts.values(), ROLLED_BULLETS)
+    chosen = _pick_different(firsts.values(), ROLLED_BULLETS)
     if len(chosen) < ROLLED_BULLETS:
         rest = [line for line in best if line not in chosen]
-        chosen += [line for line in _different([*chosen, *rest], ROLLED_BULLETS) if line not in chosen]
-    bullets = tuple(line.text for line in sorted(chosen[:ROLLED_BULLETS], key=_place))
+        chosen += [line for line in _pick_different([*chosen, *rest], ROLLED_BULLETS) if line not in chosen]
+    bullets = tuple(line.text for line in sorted(chosen[:ROLLED_BULLETS], key=_get_place))
     if not bullets:
         bullets = tuple(dict.fromkeys(text for child in children for text in child.bullets))[:ROLLED_BULLETS]
     counted: Counter[str] = Counter()
     for child in children:
         counted.update(child.keywords)
-    return Summary(title=title, bullets=bullets, keywords=tuple(_top(counted, ROLLED_KEYWORDS)))
+    keywords = sorted(counted, key=lambda word: (-counted[word], word))[:ROLLED_KEYWORDS]
+    return Summary(title=title, bullets=bullets, keywords=tuple(keywords))
 
 
-def _line(text: str, place: int, weights: Counter[str]) -> _Sentence:
+def _score_line(text: str, place: int, weights: Counter[str]) -> _Sentence:
     words = content_words(text)
     score = sum(weights[word] for word in words) / math.sqrt(len(words) + 2)
     return _Sentence(text, words, place, False, score)
 
 
-def _top(weights: Counter[str], count: int) -> list[str]:
-    return [word for word, _ in sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count]]
-
-
-def _word_weights(texts: Iterable[str]) -> Counter[str]:
+def _weigh_words(texts: Iterable[str]) -> Counter[str]:
     """Return the weight of each word: more if several texts have it, a bit more if it is long."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(content_words(text[:READ_CHARACTERS]))
     weights: Counter[str] = Counter()
     for word, count in counts.items():
-        weights[word] = round(1000 * math.log1p(count) * _length_weight(word))
+        weights[word] = round(1000 * math.log1p(count) * _weigh_length(word))
     return weights
 
 
-def _length_weight(word: str) -> float:
+def _weigh_length(word: str) -> float:
     return 1 + min(len(word), 12) / 24
 
 

@@ -40,7 +40,7 @@ async def create(
         try:
             if request.name is not None and request.name in taken:
                 raise Conflict(f"schedule {request.name!r} already exists")
-            row = await _new_row(tx, request, targets)
+            row = await _build_row(tx, request, targets)
         except PerdureError as error:
             answers.append(error)
             continue
@@ -55,7 +55,7 @@ async def create(
     return answers
 
 
-async def _new_row(tx: Tx, request: NewSchedule, targets: ScheduleTargets) -> ScheduleRow:
+async def _build_row(tx: Tx, request: NewSchedule, targets: ScheduleTargets) -> ScheduleRow:
     _check_comes(tx, request.expression, request.timezone)
     row = ScheduleRow(
         id=ids.uuid(tx.now, tx.ids),
@@ -74,7 +74,7 @@ async def _new_row(tx: Tx, request: NewSchedule, targets: ScheduleTargets) -> Sc
         misfire=request.misfire,
         timeout=request.timeout,
         unless=request.unless,
-        assistant_id=await _assistant_id(tx, request.assistant),
+        assistant_id=await _resolve_assistant(tx, request.assistant),
         thread_id=request.thread_id,
         user_id=request.user_id,
         created_at=tx.wall,
@@ -106,7 +106,7 @@ def _check_comes(tx: Tx, expression: str, timezone: str | None) -> None:
         raise InvalidCron(f"Invalid cron expression: {expression!r} never comes")
 
 
-async def _assistant_id(tx: Tx, name: str | None) -> str | None:
+async def _resolve_assistant(tx: Tx, name: str | None) -> str | None:
     if name is None:
         return None
     assistant_id = (await resolve(tx, [name])).get(name)
@@ -254,7 +254,7 @@ async def _redefine(tx: Tx, row: ScheduleRow, definition: NewSchedule) -> bool:
     row.enabled, row.end_at = int(definition.enabled), definition.end_at
     row.jitter, row.timeout = definition.jitter, definition.timeout
     row.overlap, row.misfire = definition.overlap, definition.misfire
-    row.assistant_id = await _assistant_id(tx, definition.assistant)
+    row.assistant_id = await _resolve_assistant(tx, definition.assistant)
     row.metadata, row.payload = definition.texts
     after = _row_to_definition(row)
     if after == before:

@@ -18,9 +18,7 @@ async def set_override(tx: Tx, name: str, change: OverrideChange) -> CronOverrid
     """Change the override of a schedule; omitted fields stay as they are, and a new override is enabled."""
     row = await locked(tx, name)
     if not row.is_managed or row.name is None:
-        raise Conflict(
-            f"{row.label} was created by a call, so there is no definition to override; update it instead"
-        )
+        raise Conflict(f"{row.label} was created by a call and has no definition; update it instead")
     override = row.override or CronOverrideRow(row.name, 1, None, tx.wall, None)
     row.override = override._replace(
         enabled=override.enabled if change.enabled is UNSET else int(change.enabled),

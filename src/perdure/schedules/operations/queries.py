@@ -75,7 +75,7 @@ async def get_firing(tx: Tx, schedule_id: str, due_at: int) -> FiringRow:
 
 async def search(tx: Tx, query: ScheduleFilter) -> tuple[list[ScheduleRow], int]:
     """Return a page of schedules, and the total number."""
-    clause = _wanted(query)
+    clause = _build_clause(query)
     page, values = sql.LIST.page(clause, query.order, query.limit, query.offset, query.place)
     rows = await tx.all(page, **values)
     await overridden(tx, rows)
@@ -83,7 +83,7 @@ async def search(tx: Tx, query: ScheduleFilter) -> tuple[list[ScheduleRow], int]
     return rows, total or 0
 
 
-def _wanted(query: ScheduleFilter) -> Clause:
+def _build_clause(query: ScheduleFilter) -> Clause:
     conditions = given(
         ("target", "exact", query.target),
         ("origin", "within", query.origins),

@@ -81,7 +81,7 @@ async def apply(tx: Tx, rows: Sequence[ScheduleRow], outcomes: Outcomes) -> int:
         return 0
     open_rows = await tx.all(sql.OPEN_FIRINGS, ids=sorted(wanted), n=OPEN_ROWS)
     ended = [
-        _ended(wanted[firing.schedule_id], firing, outcomes[firing.key])
+        _end_firing(wanted[firing.schedule_id], firing, outcomes[firing.key])
         for firing in open_rows
         if firing.key in outcomes
     ]
@@ -90,7 +90,7 @@ async def apply(tx: Tx, rows: Sequence[ScheduleRow], outcomes: Outcomes) -> int:
     return len(ended)
 
 
-def _ended(row: ScheduleRow, firing: FiringRow, outcome: FiringOutcome) -> FiringRow:
+def _end_firing(row: ScheduleRow, firing: FiringRow, outcome: FiringOutcome) -> FiringRow:
     """Return the ended firing, and update its schedule."""
     status = FIRING.step(RUNNING, outcome.event)
     result = kept_result(outcome.result)
