@@ -420,17 +420,22 @@ class RunWork:
 
     async def _next_item(self, node: WorkflowNodeRow) -> None:
         """Let the next item of a map phase begin."""
-        # Those that began in this transaction are still pending in the database.
-        begun = sum(key.node == node.node for key in self.board.nodes)
-        found = await self.tx.all(
-            sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=begun + 1
-        )
-        self.board.add(found)
-        for each in found:
-            following = self.board.nodes[each.key]
-            if self.board.move(following, "dependencies ended"):
-                await self._became_ready(following)
-                return
+        if not self._pending_items(node):
+            # Those that began in this transaction are still pending in the database.
+            begun = sum(key.node == node.node for key in self.board.nodes)
+            found = await self.tx.all(
+                sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=begun + 1
+            )
+            self.board.add(found)
+        following = min(self._pending_items(node), key=lambda item: item.item, default=None)
+        if following is not None:
+            self.board.move(following, "dependencies ended")
+            await self._became_ready(following)
+
+    def _pending_items(self, node: WorkflowNodeRow) -> list[WorkflowNodeRow]:
+        """Return the loaded items of a map phase that have not begun, also those that are not stored yet."""
+        items = (item for key, item in self.board.nodes.items() if key.item and key.node == node.node)
+        return [item for item in items if item.status == PENDING]
 
     # --- going on -----------------------------------------------------------------------------------------
 
@@ -514,7 +519,8 @@ class RunWork:
                 node.rollout_id = answer
                 await self.history.say_start(node)
                 node.started_at = node.started_at or self.tx.now
-        return not self.board.is_settled or bool(self._executing)
+        # One that failed has left its place, which another may take.
+        return any(node.status != RUNNING for node, _ in starting) or bool(self._executing)
 
     async def _order(self, node: WorkflowNodeRow, step: Execute) -> NewPhase | str:
         """What a worker is to execute, or why it cannot be."""
