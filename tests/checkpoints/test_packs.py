@@ -171,3 +171,25 @@ DELTAS = {DELTA_COUNTERS: {"messages": 1}}
 )
 def test_which_checkpoints_are_packed_with_the_last_one(puts: list[GraphPut], packed: list[str]) -> None:
     assert [each.checkpoint_id for each in superseded(puts, {"shown"})] == packed
+
+
+def test_writes_of_a_graph_below_are_not_packed_with_its_parent() -> None:
+    """Their namespace is another one, though the id of the checkpoint may be the same."""
+    below, own = [
+        GraphWrite(
+            thread_id="t",
+            checkpoint_ns=ns,
+            checkpoint_id="c1",
+            task_id="a",
+            idx=0,
+            channel="n",
+            value=("null", b""),
+        )
+        for ns in ("below", "")
+    ]
+    found = encode_packed(GraphChanges(puts=[put("c1"), put("c2")], writes=[below, own]), ["c1"])
+    assert found is not None
+    assert [(row.checkpoint_ns, row.checkpoint_id) for row in found.writes] == [("below", "c1")]
+    (row,) = found.checkpoints
+    pack = read_pack(PackedRow(*(getattr(row, name) for name in PackedRow._fields)))
+    assert len(pack.writes) == 1

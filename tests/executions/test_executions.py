@@ -472,11 +472,22 @@ async def test_an_execution_counts_in_the_hour_and_the_day_of_its_start(house: H
     assert list(await house.executions.stats_by_skill(days=3)) == ["build:plan"]
 
 
+async def test_sums_of_days_have_those_days_and_no_earlier_one(house: House) -> None:
+    begun = [await house.executions.record_start(seed(f"build:{back}")) for back in range(3)]
+    for back, execution_id in enumerate(begun):
+        await house.queue.write(_begin_earlier, execution_id, back * DAY)
+        await house.executions.record_finish(execution_id, ExecutionFinish(success=True))
+    for days in (1, 2, 3):
+        found = await house.executions.stats_by_skill(days=days)
+        assert sorted(found) == [f"build:{back}" for back in range(days)]
+        assert (await house.executions.stats_by_workflow(days=days))["build"].total == days
+
+
 BEGIN_EARLIER = statement("UPDATE executions SET started_at = started_at - :age WHERE ns = :ns AND id = :id")
 
 
-async def _begin_earlier(tx: Tx, execution_id: str) -> None:
-    await tx.execute(BEGIN_EARLIER, age=HOUR, id=execution_id)
+async def _begin_earlier(tx: Tx, execution_id: str, age: int = HOUR) -> None:
+    await tx.execute(BEGIN_EARLIER, age=age, id=execution_id)
 
 
 async def _now(tx: Tx) -> int:
@@ -494,6 +505,8 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
 
     await turn("slack:a", "hello", 0.25)
     await turn("slack:b", "hi", 1.0)
+    first = await executions.get_chat_thread("slack:a")
+    house.clock.advance(60.0)
     last = await turn("slack:a", "bye " + "x" * 2000, 0.5)
     page = await executions.list_chat_threads(limit=1)
     (chat,) = page.items
@@ -504,6 +517,7 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
         20,
         last,
     )
+    assert (chat.first_at, chat.last_at >= first.last_at) == (first.first_at, True)
     assert chat.last_text is not None
     assert (chat.last_text[:4], len(chat.last_text)) == ("bye ", 1000)
     rest = await executions.list_chat_threads(cursor=page.next)

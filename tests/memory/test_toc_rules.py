@@ -12,6 +12,8 @@ from perdure.kernel.ids import derived_ulid
 from perdure.memory import calendar
 from perdure.memory.calendar import build_title, day_id, get_parent_id, list_ancestors, parse_id, segment_id
 from perdure.memory.model import LATEST_MS
+from perdure.memory.nodes import built, failed, new_node, started
+from perdure.memory.operations.events import count_fitting
 from perdure.memory.segments import (
     GAP_MS,
     MAX_TOKENS,
@@ -152,3 +154,24 @@ def test_a_late_event_moves_no_earlier_cut(steps: list[tuple[int, int]], late: i
     # From any cut on, the rest is cut the same way.
     for number, segment in enumerate(whole):
         assert cut(events[events.index(segment.first) :]) == whole[number:]
+
+
+def test_a_node_counts_the_builds_that_failed_in_a_row() -> None:
+    """The pause before the next build grows with this number."""
+    row = new_node("toc:day:2024-01-15", 1)
+    for tries in (1, 2, 3):
+        row = failed(started(row, "job", 10), "it broke", 20)
+        assert (row.tries, row.builder, row.retry_at) == (tries, None, 20)
+    row = built(started(row, "job", 10), "a", version=1, stale=False)
+    assert (row.tries, row.error, row.retry_at) == (0, None, None)
+
+
+def test_a_page_has_at_least_one_text_however_large() -> None:
+    assert [count_fitting(sizes, 4) for sizes in ([], [5], [5, 1], [3, 1], [3, 1, 1], [0, 5])] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        1,
+    ]

@@ -13,6 +13,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.retention.rollout_walks import ROLLOUTS
 from perdure.retention.thread_walks import MESSAGING, THREADS
 from perdure.retention.walking import Dropped
+from perdure.workflows.operations.remove import has_ended
+from perdure.workflows.removal_sql import TreeRun
 
 YEARLY = "0 0 1 1 *"
 HOUR = 3600.0
@@ -96,3 +98,12 @@ async def test_a_conversation_that_got_a_message_after_it_was_found_is_kept(worl
         dropped: Dropped = await world.storage.background(walk.drop, to_micros(HOUR), left, ns=1)
         left = [*dropped.left]
     assert [each.session_id for each in (await messaging.list()).items] == [ann]
+
+
+def test_a_tree_of_workflow_runs_has_ended_with_its_last_run() -> None:
+    """A run that was cancelled ends before those that it has started."""
+    root = TreeRun("root", "w", "cancelled", 0, None, None, 10)
+    child = TreeRun("child", "w", "cancelled", 1, None, None, 20)
+    assert [has_ended([root, child], before) for before in (10, 15, 20, 21)] == [False, False, False, True]
+    for more in ({"active": 1}, {"due_at": 5}, {"finished_at": None}, {"status": "running"}):
+        assert not has_ended([root, child._replace(**more)], 21)

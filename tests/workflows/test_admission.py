@@ -10,6 +10,7 @@ from tests.workflows.test_lifecycle import with_timeout
 from perdure.kernel.errors import Conflict
 from perdure.workflows.model import NodeKey
 from perdure.workflows.operations import due
+from perdure.workflows.operations.lifecycle import cancel
 
 ONE_PHASE = "name: w\nphases: [{name: a, prompt: a}]\n"
 
@@ -74,3 +75,29 @@ async def test_nothing_that_is_due_happens_before_its_time(world: WorkflowWorld)
     assert (await world.workflows.get(waits)).status == "running"
     await world.advance(61.0)
     assert (await world.workflows.get(waits)).status == "succeeded"
+
+
+async def test_runs_that_others_have_started_take_no_place(world: WorkflowWorld) -> None:
+    """Otherwise parents that wait for their children could keep them from starting."""
+    world.add(ONE_PHASE)
+    parent = "name: parent\nphases: [{name: sub, type: workflow, workflow: w}]\n"
+    runs = [await world.start(parent, trigger_id=f"p{number}") for number in (1, 2)]
+    await world.settle()
+    assert [node.child_run_id is None for run in runs for node in (await world.workflows.get(run)).nodes] == [
+        False
+    ] * 2
+    more = [await world.start(name="w", trigger_id=f"t{number}") for number in (1, 2, 3)]
+    statuses = [(await world.workflows.get(run)).status for run in more]
+    assert statuses == ["running", "running", "queued"]
+
+
+async def test_what_was_asked_for_anew_is_not_taken_for_done(world: WorkflowWorld) -> None:
+    """A run that is to be looked after again, while it is being looked after, is looked after again."""
+    ns = await world.workflows.ns("write")
+    run_id = await world.start(ONE_PHASE)
+    await world.storage.run(cancel, run_id, None, PHASES, ns=ns)
+    (before,) = await world.storage.read(due.due_runs)
+    await world.storage.run(due.tended, run_id, before.due_at - 1, ns=ns)
+    assert [run.id for run in await world.storage.read(due.due_runs)] == [run_id]
+    await world.storage.run(due.tended, run_id, before.due_at, ns=ns)
+    assert await world.storage.read(due.due_runs) == []

@@ -8,6 +8,8 @@ import pytest
 from tests.workflows.support import Done, WorkflowWorld
 
 from perdure.kernel.codec import decode_json
+from perdure.threads.records import Failure
+from perdure.threads.work import Ending
 from perdure.workflows.values import Config
 
 LOOP = """
@@ -113,6 +115,20 @@ async def test_soft_failures_are_tried_again_and_then_complete_or_fail(world: Wo
     # A crash is never soft.
     run = await world.play(text.replace("THEN", "complete"), {"write_iter_1": Done(success=False)})
     assert run.status == "failed"
+
+
+async def test_an_agent_that_took_too_long_has_not_failed_softly(world: WorkflowWorld) -> None:
+    """Whatever it said of itself before its time was over."""
+    loop = "{max_iterations: 2, until: 'output == 1', on_soft_failure: {retries: 1, then: complete}}"
+    run_id = await world.start(looping(loop))
+    (claimed,) = await world.claim_phases()
+    failure = Failure(error="TimeoutError", message="it took too long")
+    await world.queue.finish(
+        Ending(held=claimed.held, result="timeout", error=failure, stop_reason="error_truncated")
+    )
+    await world.work()
+    assert world.labels == []
+    assert (await world.workflows.get(run_id)).status == "failed"
 
 
 async def test_a_loop_asks_a_person_and_goes_on_with_the_reply(world: WorkflowWorld) -> None:

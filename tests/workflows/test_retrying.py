@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.kinds import PHASES
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.workflows.operations import due
 from perdure.workflows.records import WorkflowRun
 
 LINE = """
@@ -75,6 +77,35 @@ CHILD = "name: child\nphases:\n  - {name: work, prompt: w}\n  - {name: last, pro
 PARENT = (
     "name: parent\nphases:\n  - {name: sub, type: workflow, workflow: child}\n  - {name: end, prompt: e}\n"
 )
+
+
+async def test_the_end_of_an_earlier_child_is_not_that_of_the_new_one(world: WorkflowWorld) -> None:
+    world.add(CHILD)
+    run = await world.play(PARENT, {"end": [Done(success=False), "end"]})
+    earlier = run.nodes[0].child_run_id or ""
+    await world.workflows.retry(run.workflow_run_id, from_phase="sub")
+    await world.settle()
+    ns = await world.workflows.ns("write")
+    assert not await world.storage.run(due.tell_parent, earlier, PHASES, ns=ns)
+    node = (await world.workflows.get(run.workflow_run_id)).nodes[0]
+    assert (node.status, node.child_run_id == earlier) == ("waiting", False)
+    await world.work()
+    assert (await world.workflows.get(run.workflow_run_id)).status == "succeeded"
+
+
+async def test_a_phase_that_may_fail_is_no_failure_less_when_it_begins_anew(world: WorkflowWorld) -> None:
+    run = await world.play(
+        """
+        name: back
+        phases:
+          - {name: first, prompt: f}
+          - {name: may, prompt: m, on_failure: {action: continue}}
+          - {name: check, prompt: c, on_failure: {action: goto, phase: first}}
+        """,
+        {"may": [Done(success=False), Done(success=False)], "check": [Done(success=False), "good"]},
+    )
+    assert world.labels == ["first", "may", "check"] * 2
+    assert (run.status, run.error) == ("succeeded", None)
 
 
 async def test_a_phase_that_starts_a_workflow_starts_a_new_one(world: WorkflowWorld) -> None:

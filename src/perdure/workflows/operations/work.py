@@ -418,17 +418,22 @@ class RunWork:
 
     async def _next_item(self, node: WorkflowNodeRow) -> None:
         """Start the next item of a map phase."""
-        # Items started in this transaction are still pending in the database.
-        started = sum(key.node == node.node for key in self.board.nodes)
-        items = await self.tx.all(
-            sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=started + 1
-        )
-        self.board.add(items)
-        for item in items:
-            following = self.board.nodes[item.key]
-            if self.board.move(following, "dependencies ended"):
-                await self._became_ready(following)
-                return
+        if not self._pending_items(node):
+            # Items started in this transaction are still pending in the database.
+            started = sum(key.node == node.node for key in self.board.nodes)
+            items = await self.tx.all(
+                sql.GET_ITEMS, run_id=self.run.id, status=PENDING, position=node.position, n=started + 1
+            )
+            self.board.add(items)
+        following = min(self._pending_items(node), key=lambda item: item.item, default=None)
+        if following is not None:
+            self.board.move(following, "dependencies ended")
+            await self._became_ready(following)
+
+    def _pending_items(self, node: WorkflowNodeRow) -> list[WorkflowNodeRow]:
+        """Return the loaded items of a map phase that have not started, also those that are not stored yet."""
+        items = (item for key, item in self.board.nodes.items() if key.item and key.node == node.node)
+        return [item for item in items if item.status == PENDING]
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -513,7 +518,8 @@ class RunWork:
                 node.rollout_id = answer
                 await self.history.say_start(node)
                 node.started_at = node.started_at or self.tx.now
-        return not self.board.is_settled or bool(self._executing)
+        # A failed node frees its place for another.
+        return any(node.status != RUNNING for node, _ in starting) or bool(self._executing)
 
     async def _order(self, node: WorkflowNodeRow, step: Execute) -> NewPhase | str:
         """Build the phase that a worker executes, or return the reason why it cannot be executed."""
