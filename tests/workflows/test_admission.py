@@ -97,7 +97,7 @@ async def test_what_was_asked_for_anew_is_not_taken_for_done(world: WorkflowWorl
     run_id = await world.start(ONE_PHASE)
     await world.storage.run(cancel, run_id, None, PHASES, ns=ns)
     (before,) = await world.storage.read(due.due_runs)
-    await world.storage.run(due.tended, run_id, before.due_at - 1, ns=ns)
+    await world.storage.run(due.clear_due, run_id, before.due_at - 1, ns=ns)
     assert [run.id for run in await world.storage.read(due.due_runs)] == [run_id]
-    await world.storage.run(due.tended, run_id, before.due_at, ns=ns)
+    await world.storage.run(due.clear_due, run_id, before.due_at, ns=ns)
     assert await world.storage.read(due.due_runs) == []

@@ -98,25 +98,23 @@ class Service:
         self._number = number
         return number
 
-    async def read(
+    def read(
         self,
         operation: Callable[Concatenate[Tx, P], Coroutine[Any, Any, T]],
         *args: P.args,
         **_: P.kwargs,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run a reading operation in this namespace."""
-        result: T = await self._transact("read", (operation, *args))
-        return result
+        return self._transact("read", (operation, *args))
 
-    async def write(
+    def write(
         self,
         operation: Callable[Concatenate[Tx, P], Coroutine[Any, Any, T]],
         *args: P.args,
         **_: P.kwargs,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Run a writing operation in this namespace, in the caller's name."""
-        result: T = await self._transact("write", (operation, *args))
-        return result
+        return self._transact("write", (operation, *args))
 
     async def _transact(
         self, access: Access, call: tuple[Any, ...], *, keys: Sequence[str] | None = None

@@ -431,7 +431,7 @@ class RunWork:
             await self._became_ready(following)
 
     def _pending_items(self, node: WorkflowNodeRow) -> list[WorkflowNodeRow]:
-        """Return the loaded items of a map phase that have not started, also those that are not stored yet."""
+        """Return the loaded items of a map phase that have not started, also those not stored yet."""
         items = (item for key, item in self.board.nodes.items() if key.item and key.node == node.node)
         return [item for item in items if item.status == PENDING]
 
