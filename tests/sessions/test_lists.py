@@ -31,13 +31,13 @@ async def test_a_session_is_described_by_its_ends_and_read_again_only_after_a_ch
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     reads: list[tuple[str, int]] = []
-    edges = FileEventLog._read_edges
+    edges = FileEventLog._edges
 
     def counted(self: FileEventLog, ns: int, name: Any, wanted: int) -> Any:
         reads.append((name.session_id, wanted))
         return edges(self, ns, name, wanted)
 
-    monkeypatch.setattr(FileEventLog, "_read_edges", counted)
+    monkeypatch.setattr(FileEventLog, "_edges", counted)
     async with Perdure(f"sqlite:///{tmp_path}/perdure.db") as perdure:
         sessions = perdure.sessions
         filling = [said("assistant", "x" * 500) for _ in range(300)]

@@ -65,7 +65,8 @@ class Authentication:
         token, now = model.row_to_token(match.row), to_seconds(match.now)
         if not model.is_live(token, now):
             return None
-        await self._record_use(token, match.now)
+        if token.last_used_time is None or to_seconds(match.now - USE_MICROS) >= token.last_used_time:
+            await self._write_use(operations.use_token, token.token_id, USE_MICROS)
         return token, None if token.expire_time is None else token.expire_time - now
 
     async def _find_tokens(self, token_ids: Sequence[str]) -> Sequence[TokenMatch | None]:
@@ -88,11 +89,6 @@ class Authentication:
 
     async def _find_logins(self, login_ids: Sequence[str]) -> Sequence[LoginMatch | None]:
         return await self.storage.read(operations.find_logins, login_ids, ns=SYSTEM)
-
-    async def _record_use(self, token: Token, now: int) -> None:
-        """Record the use of a token about once a minute."""
-        if token.last_used_time is None or to_seconds(now - USE_MICROS) >= token.last_used_time:
-            await self._write_use(operations.use_token, token.token_id, USE_MICROS)
 
     async def _write_use(self, operation: Operation[..., None], *args: Any) -> None:
         """Record a use. A failure is logged and does not affect the caller."""
@@ -127,9 +123,9 @@ class Authentication:
             with self._lock:
                 started, self._listening = self._listening, True
             if not started:
-                self.storage.timers.spawn(self._watch_tokens())
+                self.storage.timers.spawn(self._hear())
 
-    async def _watch_tokens(self) -> None:
+    async def _hear(self) -> None:
         with self.storage.signals.watch(operations.TOKENS_CHANNEL, [operations.ANY_TOKEN]) as watch:
             while True:
                 await watch.changed()

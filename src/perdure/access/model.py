@@ -122,7 +122,7 @@ def new_token(
         name=check_name(name, "name", max_length=MAX_NAME),
         scopes=allowed,
         namespaces=reached,
-        lifetime=None if expires_in is None else _check_lifetime(expires_in),
+        lifetime=None if expires_in is None else _lifetime(expires_in),
         encoded_scopes=encode_json(allowed),
         encoded_namespaces=encode_json(reached),
     )
@@ -147,7 +147,7 @@ def _check_namespaces(namespaces: tuple[str, ...]) -> tuple[str, ...]:
     return (EVERY_NAMESPACE,) if EVERY_NAMESPACE in namespaces else namespaces
 
 
-def _check_lifetime(seconds: Any) -> int:
+def _lifetime(seconds: Any) -> int:
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool) and isfinite(seconds)
     if not number or not 0 < seconds <= MAX_LIFETIME:
         raise InvalidInput(f"expires_in must be a number of seconds above 0, not {seconds!r}")

@@ -72,7 +72,8 @@ def read_page(descriptor: int, begin: int, end: int, limit: int, max_bytes: int)
     for line in _complete_lines(descriptor, begin, end):
         reached = line.after
         if line.body:
-            lines.append(_remove_stamp(line))
+            body = unstamped(line.body)[0]
+            lines.append(line if body is line.body else Line(line.position, line.after, body))
             size += len(line.body)
         if len(lines) >= limit or size >= max_bytes:
             break
@@ -111,11 +112,6 @@ def unstamped(line: bytes) -> tuple[bytes, str | None, int | None]:
 def plain_line(body: bytes) -> bytes:
     """Build a line of no attempt. An end that looks like a stamp gets an empty stamp."""
     return body + b"\n" if unstamped(body)[0] is body else body[:-1] + _NO_ATTEMPT
-
-
-def _remove_stamp(line: Line) -> Line:
-    body = unstamped(line.body)[0]
-    return line if body is line.body else Line(line.position, line.after, body)
 
 
 def next_line(descriptor: int, begin: int, end: int) -> int:

@@ -110,7 +110,7 @@ class FileEventLog:
         return await self._call(self.read_now, ns, name, after, limit, max_bytes)
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
-        return await self._call(lambda: [self._read_edges(ns, name, size) for name in names])
+        return await self._call(lambda: [self._edges(ns, name, size) for name in names])
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         return await self._call(self._logs, ns, project)
@@ -125,7 +125,7 @@ class FileEventLog:
         return await self._call(self._list_starting, ns, prefix, limit)
 
     async def idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
-        return await self._call(self._list_idle, ns, seconds, after, limit)
+        return await self._call(self._idle, ns, seconds, after, limit)
 
     async def remove(self, ns: int, name: LogName, seconds: float) -> bool:
         return await self._call(self._remove, ns, check_name(name), seconds)
@@ -227,7 +227,7 @@ class FileEventLog:
             after = after if after <= size else 0
             return read_page(descriptor, after, size, limit, max_bytes)
 
-    def _read_edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
+    def _edges(self, ns: int, name: LogName, wanted: int) -> Edges | None:
         path = self.path_of(ns, check_name(name))
         with self._open_for_reading(path) as descriptor:
             if descriptor is None:
@@ -321,7 +321,7 @@ class FileEventLog:
 
     # --- deleting
 
-    def _list_idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
+    def _idle(self, ns: int, seconds: float, after: LogInfo | None, limit: int) -> list[LogInfo]:
         before, idle = _get_micros_ago(seconds), []
         for info in sorted(self._logs(ns, None), key=get_idle_cursor):
             if info.updated_at < before and get_idle_cursor(info) > get_idle_cursor(after):

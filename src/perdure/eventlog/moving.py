@@ -46,7 +46,7 @@ class StoredLine(NamedTuple):
 def logs_to_tables(folder: Path, connection: apsw.Connection, now: int) -> None:
     """Add the logs below a folder to the tables of a database; `now` is the time of the logs."""
     with connection:
-        for ns, root in _list_namespaces(folder):
+        for ns, root in _namespaces(folder):
             for path in sorted((root / "projects").rglob("*" + SUFFIX)):
                 _add_log(connection, ns, _parse_log_name(path.relative_to(root / "projects")), path, now)
             for path in sorted((root / BLOBS).rglob("*")):
@@ -55,7 +55,7 @@ def logs_to_tables(folder: Path, connection: apsw.Connection, now: int) -> None:
                     connection.execute(insert_into(SESSION_BLOBS), row)
 
 
-def _list_namespaces(folder: Path) -> Iterator[tuple[int, Path]]:
+def _namespaces(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield the numbers and folders of namespaces; that of the first is the folder itself."""
     yield 1, folder
     for place in sorted((folder / NAMESPACES).glob("*")):
@@ -97,7 +97,7 @@ def logs_to_files(connection: apsw.Connection, folder: Path) -> bool:
         name = check_name(LogName(project, session_id, subpath))
         rows = connection.execute(_LINES, (ns, session_id, project, subpath))
         for attempt_id, lines in groupby(map(StoredLine._make, rows), lambda line: line.attempt_id):
-            for part in _split_lines(lines):
+            for part in _parts(lines):
                 bodies = [line.body.encode() for line in part]
                 log.append_now(ns, name, bodies, attempt_id or "", part[0].number or 1)
         times.append((log.path_of(ns, name), updated_at))
@@ -116,7 +116,7 @@ def logs_to_files(connection: apsw.Connection, folder: Path) -> bool:
     return has_files
 
 
-def _split_lines(lines: Iterator[StoredLine]) -> Iterator[list[StoredLine]]:
+def _parts(lines: Iterator[StoredLine]) -> Iterator[list[StoredLine]]:
     """Yield lines in parts with consecutive numbers."""
     part: list[StoredLine] = []
     for line in lines:

@@ -196,7 +196,7 @@ class TableEventLog:
         self, ns: int, name: LogName, bodies: Sequence[bytes], *, attempt_id: str = "", first: int = 1
     ) -> int:
         check_append(bodies, attempt_id, first)
-        texts = [(_decode_text(body), len(body)) for body in bodies]
+        texts = [(_text(body), len(body)) for body in bodies]
         return await self._storage.run(append, check_name(name), texts, attempt_id or None, first, ns=ns)
 
     async def read(
@@ -218,7 +218,7 @@ class TableEventLog:
 
     async def edges(self, ns: int, names: Sequence[LogName], *, size: int = EDGE_BYTES) -> list[Edges | None]:
         edges = await self._storage.read(read_edges, [check_name(name) for name in names], size, ns=ns)
-        return [None if edge is None else _build_edges(*edge) for edge in edges]
+        return [None if edge is None else _edges(*edge) for edge in edges]
 
     async def logs(self, ns: int, *, project: str | None = None) -> list[LogInfo]:
         wanted = None if project is None else check_project(project)
@@ -285,7 +285,7 @@ class TableEventLog:
         """Do nothing: another component owns the database."""
 
 
-def _decode_text(body: bytes) -> str:
+def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -296,7 +296,7 @@ def _to_lines(rows: Sequence[NumberedBody]) -> list[Line]:
     return [Line(row.seq, row.seq, row.body.encode()) for row in rows]
 
 
-def _build_edges(head: LogRow, first: list[NumberedBody], last: list[NumberedBody]) -> Edges:
+def _edges(head: LogRow, first: list[NumberedBody], last: list[NumberedBody]) -> Edges:
     reached = first[-1].seq if first else 0
     whole = not last or (last[0].seq == reached + 1 and last[-1].seq == head.last_seq)
     whole = whole and (bool(last) or reached == head.last_seq)

@@ -252,7 +252,7 @@ def load_settings(
         **_read_environment(environment),
         **_read_arguments(explicit or {}),
     }
-    values = {name: _convert_value(name, raw) for name, raw in raws.items()}
+    values = {name: _value(name, raw) for name, raw in raws.items()}
     sources = {name: raws[name].source if name in raws else "default" for name in _get_types()}
     return Settings(**values, sources=MappingProxyType(sources))
 
@@ -309,7 +309,7 @@ def _read_secret(path: Path, variable: str) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{variable}: cannot read {path}: {_get_reason(error)}") from None
+        raise InvalidInput(f"{variable}: cannot read {path}: {_reason(error)}") from None
 
 
 def config_file(
@@ -324,18 +324,18 @@ def _read_config_file(environment: Mapping[str, str], directory: Path) -> dict[s
     path = config_file(environment, directory)
     if not environment.get(FILE_VARIABLE) and not path.exists():
         return {}
-    table = _read_table(path)
+    table = _table(path)
     unknown = sorted(set(table) - set(_get_types()))
     if unknown:
         raise InvalidInput(f"{path}: unknown setting {unknown[0]!r}; known are {', '.join(_get_types())}")
     return {name: _Found(value, f"file {path}") for name, value in table.items()}
 
 
-def _read_table(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {path}: {_get_reason(error)}") from None
+        raise InvalidInput(f"cannot read {path}: {_reason(error)}") from None
     stray = sorted(set(content) - {TABLE})
     if stray:
         raise InvalidInput(f"{path}: {stray[0]!r} is unknown; settings belong in the table [{TABLE}]")
@@ -345,20 +345,20 @@ def _read_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def _get_reason(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
 
 
-def _describe(error: Exception, kind: Any) -> str:
+def _detail(error: Exception, kind: Any) -> str:
     if isinstance(error, msgspec.ValidationError):
         text, steps = parse_place(error)
         return build_detail(text, steps, kind)
     return str(error)
 
 
-def _convert_value(name: str, source_value: _Found) -> Any:
+def _value(name: str, source_value: _Found) -> Any:
     kind = _get_types()[name]
     raw = _parse_text(source_value.value, kind) if isinstance(source_value.value, str) else source_value.value
     try:
@@ -367,7 +367,7 @@ def _convert_value(name: str, source_value: _Found) -> Any:
             check_text(value, name, max_length=MAX_URL if name in SECRETS else MAX_TEXT)
     except (msgspec.ValidationError, InvalidInput) as error:
         shown = "" if name in SECRETS else f" {source_value.value!r}:"
-        detail = MAP_FORM if kind == Mapping[str, str] and source_value.text else _describe(error, kind)
+        detail = MAP_FORM if kind == Mapping[str, str] and source_value.text else _detail(error, kind)
         raise InvalidInput(f"{name} from {source_value.source}:{shown} {detail}") from None
     if name not in SECRETS or value is None:
         return value
@@ -377,7 +377,7 @@ def _convert_value(name: str, source_value: _Found) -> Any:
 MAP_FORM = "write it as name=value,name=value"
 
 
-def _parse_pairs(text: str) -> dict[str, str] | str:
+def _pairs(text: str) -> dict[str, str] | str:
     """Parse `name=value,name=value`; return any other text unchanged, which then fails the type check."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     if any(not name.strip() or not value.strip() for name, _, value in pairs):
@@ -390,7 +390,7 @@ def _parse_text(text: str, kind: Any) -> Any:
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind == Mapping[str, str]:
-        return _parse_pairs(text)
+        return _pairs(text)
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     if choices:
         return next((choice for choice in choices if choice.lower() == text.strip().lower()), text)

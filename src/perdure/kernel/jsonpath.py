@@ -32,16 +32,16 @@ def find(value: Any, path: Path) -> list[Any]:
 def _get_children(value: Any, kind: str, wanted: str) -> Iterator[Any]:
     if kind == "fields":
         for name in wanted.split(","):
-            yield from _get_field(value, name.strip())
+            yield from _field(value, name.strip())
     elif kind == "index" and isinstance(value, list):
-        yield from value if wanted == "*" else _get_item(value, wanted)
+        yield from value if wanted == "*" else _item(value, wanted)
     elif kind == "name" and wanted == "*":
         yield from value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     elif kind == "name" and isinstance(value, dict) and wanted in value:
         yield value[wanted]
 
 
-def _get_field(value: Any, path: str) -> Iterator[Any]:
+def _field(value: Any, path: str) -> Iterator[Any]:
     """Return a field of a selection, which may be nested: `author.name`."""
     for name in path.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -50,6 +50,6 @@ def _get_field(value: Any, path: str) -> Iterator[Any]:
     yield value
 
 
-def _get_item(value: list[Any], index: str) -> Iterator[Any]:
+def _item(value: list[Any], index: str) -> Iterator[Any]:
     if index.removeprefix("-").isdecimal() and -len(value) <= int(index) < len(value):
         yield value[int(index)]

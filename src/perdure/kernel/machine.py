@@ -72,13 +72,16 @@ class Machine:
         """Draw the table as a mermaid state diagram."""
         lines = ["stateDiagram-v2", "    direction LR"]
         lines += [f"    [*] --> {status}: {event}" for event, status in self.start.items()]
-        for (source, target), events in self._group_edges().items():
+        for (source, target), events in self._edges().items():
             lines.append(f"    {source} --> {target}: {' or '.join(events)}")
         lines += [f"    {status} --> [*]" for status in self.statuses if status in self.final]
-        lines += self._draw_overrides()
+        always = [transition for transition in self._transitions if transition.always]
+        if always:
+            lines.append('    state "any status" as any')
+        lines += [f"    any --> {transition.target}: {transition.event}" for transition in always]
         return "\n".join(lines) + "\n"
 
-    def _group_edges(self) -> dict[tuple[str, str], list[str]]:
+    def _edges(self) -> dict[tuple[str, str], list[str]]:
         edges: dict[tuple[str, str], list[str]] = {}
         for transition in self._transitions:
             if transition.always:
@@ -87,13 +90,6 @@ class Machine:
                 if source in transition.sources and source != transition.target:
                     edges.setdefault((source, transition.target), []).append(transition.event)
         return edges
-
-    def _draw_overrides(self) -> list[str]:
-        always = [transition for transition in self._transitions if transition.always]
-        if not always:
-            return []
-        lines = ['    state "any status" as any']
-        return lines + [f"    any --> {transition.target}: {transition.event}" for transition in always]
 
     def _check(self, *statuses: str) -> None:
         unknown = set(statuses) - set(self.statuses)

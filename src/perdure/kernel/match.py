@@ -30,10 +30,10 @@ def matches(value: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
 
     A condition is a value, an object of conditions, a list of conditions, or operators with their operands.
     """
-    return all(_matches_condition(value.get(name), condition) for name, condition in conditions.items())
+    return all(_fits(value.get(name), condition) for name, condition in conditions.items())
 
 
-def _matches_condition(value: Any, condition: Any) -> bool:
+def _fits(value: Any, condition: Any) -> bool:
     if isinstance(condition, dict):
         if has_operators(condition):
             return satisfies(value, condition)
@@ -41,7 +41,7 @@ def _matches_condition(value: Any, condition: Any) -> bool:
     if isinstance(condition, list):
         if not isinstance(value, list) or len(value) != len(condition):
             return False
-        return all(map(_matches_condition, value, condition))
+        return all(map(_fits, value, condition))
     return bool(value == condition)
 
 
@@ -54,7 +54,7 @@ def satisfies(value: Any, tests: Mapping[str, Any]) -> bool:
     return all(_OPERATORS[name](value, operand) for name, operand in tests.items())
 
 
-def _build_comparison(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """Build a comparison: numbers and numeric strings compare as numbers, other strings by sort order."""
 
     def test(value: Any, operand: Any) -> bool:
@@ -93,9 +93,9 @@ CONTAINS: Final = "$contains"
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     EQUAL: lambda value, operand: bool(value == operand),
     "$ne": lambda value, operand: bool(value != operand),
-    "$gt": _build_comparison(lambda left, right: bool(left > right)),
-    "$gte": _build_comparison(lambda left, right: bool(left >= right)),
-    "$lt": _build_comparison(lambda left, right: bool(left < right)),
-    "$lte": _build_comparison(lambda left, right: bool(left <= right)),
+    "$gt": _compare(lambda left, right: bool(left > right)),
+    "$gte": _compare(lambda left, right: bool(left >= right)),
+    "$lt": _compare(lambda left, right: bool(left < right)),
+    "$lte": _compare(lambda left, right: bool(left <= right)),
 }
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {**COMPARISONS, CONTAINS: _has_items}

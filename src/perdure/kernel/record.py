@@ -55,7 +55,7 @@ class PydanticApi:
         exclude_none: bool = False,
     ) -> dict[str, Any]:
         """Return the fields as a dictionary, including nested records; `mode="json"` uses only JSON types."""
-        chosen = _select_fields(_get_fields(self), include, exclude)
+        chosen = _chosen(_get_fields(self), include, exclude)
         dumped: dict[str, Any] = _dump(_drop_none(chosen) if exclude_none else chosen, exclude_none)
         if mode == "python":
             return dumped
@@ -111,7 +111,7 @@ def _get_fields(record: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
-def _select_fields(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
+def _chosen(fields: dict[str, Any], include: Names, exclude: Names) -> dict[str, Any]:
     if include is None and exclude is None:
         return fields
     for names in (include, exclude):
@@ -175,20 +175,19 @@ class CheckedRecord(Record, kw_only=True):
         for name, plain, kind in _get_field_types(type(self)):
             value = getattr(self, name)
             if type(value) not in plain:
-                setattr(self, name, _convert_field(type(self), name, value, kind))
+                setattr(self, name, _converted(type(self), name, value, kind))
 
 
 @functools.cache
 def _get_field_types(cls: type[Record]) -> tuple[tuple[str, frozenset[type], Any], ...]:
     infos = [info for info in msgspec.structs.fields(cls) if info.type is not Any]
-    return tuple((info.name, _get_unchecked_types(info.type), info.type) for info in infos)
+    unchecked: frozenset[type] = frozenset({str, bool, int, type(None)})
+    return tuple(
+        (info.name, unchecked.intersection(get_args(info.type) or (info.type,)), info.type) for info in infos
+    )
 
 
-def _get_unchecked_types(kind: Any) -> frozenset[type]:
-    return frozenset({str, bool, int, type(None)}.intersection(get_args(kind) or (kind,)))
-
-
-def _convert_field(cls: type, name: str, value: Any, kind: Any) -> Any:
+def _converted(cls: type, name: str, value: Any, kind: Any) -> Any:
     try:
         return convert(value, kind)
     except msgspec.ValidationError as error:
@@ -256,7 +255,8 @@ class OpenRecord(PydanticApi, EncodedByFields):
                 value = take(name, default)
                 data[name] = None if value is None and nullable else check(value)
         except ValueError as error:
-            raise _build_refusal(type(self), name, value, error) from error
+            reason = " is required" if value is _REQUIRED else f": {error}"
+            raise InvalidInput(f"{type(self).__name__}.{name}{reason}") from error
         if fields:
             self._keep(fields)
 
@@ -309,12 +309,6 @@ def _build_struct(name: str, declared: Collection[RecordField]) -> type[msgspec.
         required = field.default is _REQUIRED
         fields.append((field.name, kind) if required else (field.name, kind, field.default))
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
-
-
-def _build_refusal(cls: type, name: str, value: Any, error: ValueError) -> InvalidInput:
-    return InvalidInput(
-        f"{cls.__name__}.{name} is required" if value is _REQUIRED else f"{cls.__name__}.{name}: {error}"
-    )
 
 
 def expected(what: str, value: object) -> NoReturn:

@@ -48,7 +48,7 @@ def _describe(text: str, steps: Sequence[str | int], kind: Any) -> tuple[str, st
     unknown, choice = _UNKNOWN.search(text), _CHOICE.search(text)
     if unknown:
         return f"unknown field {unknown[1]!r}", suggestion(unknown[1], _list_fields(_find_types(kind, steps)))
-    choices = list(_list_choices(_find_types(kind, steps))) if choice else []
+    choices = list(_choices(_find_types(kind, steps))) if choice else []
     return (f"must be one of {one_of(choices)}, not {choice[1]!r}" if choice and choices else text), ""
 
 
@@ -97,7 +97,7 @@ def _list_fields(types: Iterable[inspect.Type]) -> Iterator[str]:
             yield from (field.encode_name for field in kind.fields)
 
 
-def _list_choices(types: Iterable[inspect.Type]) -> Iterator[str]:
+def _choices(types: Iterable[inspect.Type]) -> Iterator[str]:
     for kind in types:
         if isinstance(kind, inspect.LiteralType):
             yield from map(str, kind.values)

@@ -104,13 +104,13 @@ def _hash_text(text: str) -> list[float]:
 
 
 @lru_cache(maxsize=16)
-def _get_struct(count: int) -> Struct:
+def _form(count: int) -> Struct:
     return Struct(f"<{count}f")
 
 
 def packed(vector: Vector) -> bytes:
     """Encode a vector for storage."""
-    return _get_struct(len(vector)).pack(*vector)
+    return _form(len(vector)).pack(*vector)
 
 
 @cache
@@ -124,18 +124,16 @@ def nearness(query: Vector, vectors: Sequence[bytes]) -> list[float]:
     size = 4 * len(query)
     np = numpy()
     if np is None or len(vectors) < 8 or any(len(data) != size for data in vectors):
-        form = _get_struct(len(query))
+        form = _form(len(query))
         return [_products(query, form.unpack(data)) if len(data) == size else 0.0 for data in vectors]
     matrix = np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), len(query))
     products: list[float] = (matrix @ np.asarray(query, dtype="float32")).tolist()
     return products
 
 
-def _sum_products(left: Vector, right: Vector) -> float:
-    return float(sum(map(mul, left, right)))
-
-
-_products: Callable[[Vector, Vector], float] = getattr(math, "sumprod", _sum_products)
+_products: Callable[[Vector, Vector], float] = getattr(
+    math, "sumprod", lambda left, right: float(sum(map(mul, left, right)))
+)
 """Python 3.12 has a faster function."""
 
 

@@ -34,6 +34,8 @@ _AFTER: Final = 40
 _KEPT_RUNS: Final = 256
 
 _JOINER: Final = "\u200d"
+_FLAGS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+"""Halves of flags: two of them are one character."""
 _VIRAMA: Final = 9
 """Combining class of a sign that joins two letters into one character."""
 # Vowels and marks that follow their consonant, and are letters to Unicode.
@@ -153,11 +155,5 @@ def _joins(before: str, after: str) -> bool:
         or "\U0001f3fb" <= character <= "\U0001f3ff"
         or "\U000e0020" <= character <= "\U000e007f"
         or (unicodedata.combining(last) == _VIRAMA and character.isalpha())
-        or ("\U0001f1e6" <= character <= "\U0001f1ff" and _count_flags(before) % 2 == 1)
+        or (character in _FLAGS and (len(before) - len(before.rstrip(_FLAGS))) % 2 == 1)
     )
-
-
-def _count_flags(text: str) -> int:
-    """Return the number of flag halves at the end of a text."""
-    bare = text.rstrip("".join(map(chr, range(0x1F1E6, 0x1F200))))
-    return len(text) - len(bare)

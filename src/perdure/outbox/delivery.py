@@ -210,14 +210,14 @@ class Deliverer:
             lease_ends = boottime() + self._lease
             wanted = room if self._batch == 1 else self._batch
             due = await self._claim(wanted)
-            for group in self._group_effects(due.claimed):
+            for group in self._groups(due.claimed):
                 self._launch(self._deliver_group(group, lease_ends))
             if due.looked < wanted:
                 poll = self._deliveries.poll
                 return poll if due.wait is None else max(min(due.wait, poll), LEAST_REST)
         return LEAST_REST
 
-    def _group_effects(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
+    def _groups(self, claimed: Sequence[ClaimedEffect]) -> list[list[ClaimedEffect]]:
         """Group effects by call of the consumer: single effects, or all of a namespace."""
         if self._batch == 1:
             return [[effect] for effect in claimed]
@@ -283,10 +283,10 @@ class Deliverer:
             slow = isinstance(error, TimeoutError) and timer.expired()
             failure = TryLater(f"not done within {deadline:g} s") if slow else error
             errors = dict.fromkeys((effect.id for effect in effects), failure)
-        return [_build_outcome(effect, errors.get(effect.id)) for effect in effects]
+        return [_outcome(effect, errors.get(effect.id)) for effect in effects]
 
 
-def _build_outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
+def _outcome(effect: Effect, error: BaseException | None) -> DeliveryOutcome:
     """Return the outcome of a try that ended with an error or None."""
     outcome = partial(DeliveryOutcome, effect.id, effect.attempts)
     if error is None:

@@ -159,7 +159,9 @@ async def claim_due(
         await tx.update_many(sql.MOVE, sorted(dead))
         for row in dead:
             changes.tell(tx, KIND, [(row.id, row.status)], ns=row.ns)
-    return DueEffects(await _read_bodies(tx, live), len(dead), len(rows), await _get_wait(tx, consumer, lane))
+    next_due = await tx.one(lane.next_due, consumer=consumer)
+    wait = None if next_due is None else max(to_seconds(next_due - tx.now), 0.0)
+    return DueEffects(await _read_bodies(tx, live), len(dead), len(rows), wait)
 
 
 async def _read_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]:
@@ -170,11 +172,6 @@ async def _read_bodies(tx: Tx, rows: Sequence[EffectRow]) -> list[ClaimedEffect]
         ClaimedEffect(row.ns, model.row_to_effect(row, tx.now, bodies.get((row.ns, row.id)))) for row in rows
     ]
     return sorted(claimed, key=lambda item: item.effect.id)
-
-
-async def _get_wait(tx: Tx, consumer: str, lane: EffectClaims) -> float | None:
-    due_at = await tx.one(lane.next_due, consumer=consumer)
-    return None if due_at is None else max(to_seconds(due_at - tx.now), 0.0)
 
 
 def _group_by_namespace(rows: Iterable[EffectRow | EffectKey]) -> dict[int, list[str]]:

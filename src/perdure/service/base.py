@@ -239,12 +239,12 @@ def remote_class(service: type[S]) -> type[S]:
 def remote(service: type[S]) -> type[S]:
     """Make the methods of a class that have an endpoint send their calls through its `transport`."""
     for name, endpoint in endpoints(service).items():
-        setattr(service, name, _build_sender(endpoint))
+        setattr(service, name, _sender(endpoint))
     service.__getattr__ = _refuse_remote  # type: ignore[attr-defined]
     return service
 
 
-def _build_sender(endpoint: Endpoint) -> Callable[..., Any]:
+def _sender(endpoint: Endpoint) -> Callable[..., Any]:
     described = signature(endpoint.function)
 
     @wraps(endpoint.function)

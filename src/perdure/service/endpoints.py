@@ -255,13 +255,13 @@ def read_shape(function: Callable[..., Any], address: Address) -> Shape:
         if argument.name == KEY:
             keyed = True
         elif argument.name not in names:
-            parameters.append(_read_parameter(argument, hints[argument.name], address))
+            parameters.append(_parameter(argument, hints[argument.name], address))
     whole = _find_whole_body(parameters, address)
     title = "".join(map(str.title, function.__qualname__.replace(".", "_").split("_")))
     fields = (
         None if whole or not parameters else _build_struct(title, parameters, strict=not address.in_query)
     )
-    answer, form, kind = _read_answer(hints.get("return"))
+    answer, form, kind = _answer(hints.get("return"))
     return Shape(
         path=names,
         parameters=tuple(parameters),
@@ -277,7 +277,7 @@ def read_shape(function: Callable[..., Any], address: Address) -> Shape:
     )
 
 
-def _read_parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
+def _parameter(parameter: inspect.Parameter, hint: Any, address: Address) -> Parameter:
     kind, form = _split_form(hint)
     kind, wire_name = _split_name(kind, parameter.name)
     if form is not None and address.in_query:
@@ -335,7 +335,7 @@ _WRAPPED: Mapping[Any, Any] = {list: ItemList, ListPart: Part, PaginatedResult: 
 """Wire types of lists and pages."""
 
 
-def _read_answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
+def _answer(hint: Any) -> tuple[Any, WireForm | None, Any]:
     """Return the wire type of an answer, the wire form of the answer or its items, and the kind of list."""
     kind, form = _split_form(hint)
     if form is not None:
@@ -389,18 +389,18 @@ ID_FILTER = WireForm(list[str], _write_ids, _read_ids)
 def _read_terms(terms: Sequence[str]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for term in terms:
-        metadata.update(_parse_object(term) if term.startswith("{") else _parse_pair(term))
+        metadata.update(_object(term) if term.startswith("{") else _pair(term))
     return metadata
 
 
-def _parse_object(term: str) -> dict[str, Any]:
+def _object(term: str) -> dict[str, Any]:
     value = decode_json(term)
     if not isinstance(value, dict):
         raise InvalidInput("metadata must be a JSON object, or key:text")
     return value
 
 
-def _parse_pair(term: str) -> dict[str, str]:
+def _pair(term: str) -> dict[str, str]:
     key, colon, text = term.partition(":")
     if not colon or not key:
         raise InvalidInput(f"metadata {term[:64]!r} must be key:text, or a JSON object")

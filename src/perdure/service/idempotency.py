@@ -81,7 +81,7 @@ async def once(
         operation, *first = call
         answers = dict(zip(fresh, await operation(tx, *first, list(fresh.values()), *rest), strict=True))
         await _store_answers(tx, action, answers)
-    return [answers[key] if key in answers else _get_answer(key, action, rows.get(key)) for key in keys]
+    return [answers[key] if key in answers else _stored(key, action, rows.get(key)) for key in keys]
 
 
 async def is_used(tx: Tx, key: str) -> bool:
@@ -98,7 +98,7 @@ async def _store_answers(tx: Tx, action: str, answers: Mapping[str, Any]) -> Non
         await tx.execute(sql.DROP_KEYS, keys=[key for key in answers if key not in done])
 
 
-def _get_answer(key: str, action: str, row: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
+def _stored(key: str, action: str, row: KeyRow | None) -> StoredAnswer | StorageError | Conflict:
     if row is None or row.answer is None:
         return StorageError(f"the idempotency key {key} was deleted during the call; try again")
     if row.action != action:

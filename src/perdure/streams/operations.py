@@ -87,7 +87,7 @@ async def append(tx: Tx, appends: Sequence[StreamAppend]) -> list[StreamAppended
     heads = await _lock_heads(tx, appends)
     events: list[StreamEventRow] = []
     links: list[StreamLinkRow] = []
-    done = [_number_events(tx, item, heads, events, links) for item in appends]
+    done = [_place(tx, item, heads, events, links) for item in appends]
     ordered = [heads[stream] for stream in sorted(heads)]
     await tx.defer(
         sql.ADD_HEADS.of([head for head in ordered if head.is_new]),
@@ -106,7 +106,7 @@ async def _lock_heads(tx: Tx, appends: Sequence[StreamAppend]) -> dict[str, Lock
     return {name: existing.get(name) or new_head(name) for name in names}
 
 
-def _number_events(
+def _place(
     tx: Tx,
     append: StreamAppend,
     heads: dict[str, LockedHead],
@@ -144,19 +144,14 @@ def _build_row(append: StreamAppend, start: int, end: int, seq: int, ms: int) ->
     if end > start + 1:
         event, body = encode_batch(append.events[start:end])
         return StreamEventRow(stream, seq, ms, attempt, event, body, count=end - start)
-    if new.shown is None:
-        return StreamEventRow(stream, seq, ms, attempt, new.event, new.body)
-    return _build_reference_row(append, seq, ms, new)
-
-
-def _build_reference_row(append: StreamAppend, seq: int, ms: int, new: NewEvent) -> StreamEventRow:
     shown = new.shown
-    assert shown is not None
+    if shown is None:
+        return StreamEventRow(stream, seq, ms, attempt, new.event, new.body)
     return StreamEventRow(
-        stream=append.stream,
+        stream=stream,
         seq=seq,
         ms=ms,
-        attempt=append.attempt,
+        attempt=attempt,
         event=new.event,
         body="",
         thread_id=append.thread_id,
@@ -195,13 +190,13 @@ async def read(
         chosen = sql.READ_JOINED_REFERENCES if joined else sql.READ_REFERENCES
         rows = await tx.all(chosen, stream=stream, after=after, last=events[-1].seq)
         total += sum([row.size for row in rows])
-        events = await _resolve_references(tx, events, {row.seq: row.reference for row in rows}, resolve)
+        events = await _resolved(tx, events, {row.seq: row.reference for row in rows}, resolve)
     # The events after the last one of a joined stream may have been deleted with their own streams.
     is_cut = len(events) >= limit or total >= size
     return StreamSlice(events, head, events[-1].seq if is_cut else head.last_seq)
 
 
-async def _resolve_references(
+async def _resolved(
     tx: Tx, events: Sequence[StreamEvent], references: Mapping[int, Reference], resolve: Resolve
 ) -> list[StreamEvent]:
     """Replace references by their data; a reference whose checkpoint is lost becomes null."""

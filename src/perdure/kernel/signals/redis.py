@@ -72,7 +72,10 @@ class RedisSignals(SharedSignals):
         self._keys = Keys(prefix)
         self._pool = make_pool(url, max_connections, block_seconds + MARGIN_SECONDS)
         self._client: Any = Redis(connection_pool=self._pool)
-        self.where = _describe_address(self._pool.connection_kwargs)
+        options = self._pool.connection_kwargs
+        self.where = str(
+            options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+        )
         self._interests = Interests(self._keys, self._local)
         self._touched: set[Hint] = set()
         self._marks: dict[str, int] = {}
@@ -246,10 +249,10 @@ class RedisSignals(SharedSignals):
                 pipe.lpush(work, *[self._origin] * min(times, LIST_LENGTH))
                 pipe.ltrim(work, 0, LIST_LENGTH - 1)
                 pipe.expire(work, LIST_SECONDS)
-        for name, payload in self._build_messages(hints):
+        for name, payload in self._messages(hints):
             pipe.publish(name, payload)
 
-    def _build_messages(self, hints: Iterable[Hint]) -> Iterator[tuple[str, bytes]]:
+    def _messages(self, hints: Iterable[Hint]) -> Iterator[tuple[str, bytes]]:
         rest: list[Hint] = []
         for hint in hints:
             own = self._keys.own(hint)
@@ -396,10 +399,6 @@ def make_pool(url: str, max_connections: int, seconds: float) -> Any:
         raise InvalidInput("redis_url is not the URL of a Redis; write redis://host:port/0") from None
     pool.connection_kwargs.update(protocol=2, decode_responses=False)
     return pool
-
-
-def _describe_address(options: Mapping[str, Any]) -> str:
-    return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
 
 
 async def examine(url: str, seconds: float = 2.0) -> tuple[float, str]:

@@ -20,10 +20,10 @@ def array(column: Sequence[Any], kind: str, *, short: bool) -> Any:
     """Encode a column of this kind for sending."""
     if kind == "int":
         return "{" + ",".join(["NULL" if number is None else str(number) for number in column]) + "}"
-    return _encode_texts(column) if short and kind == "text" else column
+    return _texts(column) if short and kind == "text" else column
 
 
-def _encode_texts(column: Sequence[str | None]) -> str:
+def _texts(column: Sequence[str | None]) -> str:
     try:
         joined = '","'.join(column)  # type: ignore[arg-type]
     except TypeError:

@@ -209,7 +209,7 @@ class Listing(Generic[R_co]):
         self, clause: Clause, order: SortOrder, limit: int, offset: int, place: Place | None = None
     ) -> tuple[Statement[R_co], Mapping[str, Any]]:
         """Build the statement of a page of the rows that match a clause, after a position."""
-        part = _build_page_clause(limit, offset)
+        part = _page(limit, offset)
         after = order.after(place)
         wanted = clause.sql if place is None else clause.sql + " AND " + after.sql
         text = "SELECT " + self.view + " FROM " + self.source + " AND " + wanted + order.sql + part.sql
@@ -273,7 +273,7 @@ def _build_statement(text: str, row: type[Any] | None, name: str) -> Statement[A
     return built
 
 
-def _build_page_clause(limit: int, offset: int) -> Clause:
+def _page(limit: int, offset: int) -> Clause:
     """Return LIMIT and OFFSET with bound values; -1 means everything."""
     if limit == -1 and offset == 0:
         return Clause("", {})

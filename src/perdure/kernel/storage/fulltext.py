@@ -54,7 +54,10 @@ class TextQuery(NamedTuple):
 
     def match(self, engine: str, *, every: bool, tags: Sequence[str] = ()) -> str:
         """Return the query in the engine's syntax. On PostgreSQL `tags` are separate conditions."""
-        return self._format_fts5(every, tags) if engine == "sqlite" else self._format_tsquery(every)
+        if engine == "sqlite":
+            return self._format_fts5(every, tags)
+        wanted = "(" + (" & " if every else " | ").join(map(_format_ts_term, self.terms)) + ")"
+        return " & ".join([wanted, *("!" + _format_ts_term(term) for term in self.excluded)])
 
     def _format_fts5(self, every: bool, tags: Sequence[str]) -> str:
         wanted = (" AND " if every else " OR ").join(map(_format_fts5_term, self.terms))
@@ -63,17 +66,13 @@ class TextQuery(NamedTuple):
             text = "(" + text + " NOT {text} : (" + " OR ".join(map(_format_fts5_term, self.excluded)) + "))"
         return " AND ".join(["{tags} : " + _quote(tag) for tag in tags] + [text])
 
-    def _format_tsquery(self, every: bool) -> str:
-        wanted = "(" + (" & " if every else " | ").join(map(_format_ts_term, self.terms)) + ")"
-        return " & ".join([wanted, *("!" + _format_ts_term(term) for term in self.excluded)])
-
 
 def parse_query(text: str) -> TextQuery:
     """Parse words, `"phrases"`, `prefix*` and `-excluded` terms; drop stop words if others are left."""
     terms: list[Term] = []
     excluded: list[Term] = []
     for minus, phrase, plain in _PIECES.findall(_normalize(text)):
-        words = _split(phrase or plain)
+        words = _words(phrase or plain)
         away = bool(minus) or plain.startswith("-")
         if not words:
             continue
@@ -98,7 +97,7 @@ def _normalize(text: str) -> str:
     return unicodedata.normalize("NFC", text).lower()
 
 
-def _split(text: str) -> tuple[str, ...]:
+def _words(text: str) -> tuple[str, ...]:
     return tuple(word[:MAX_WORD] for word in _WORDS.findall(text))
 
 
@@ -131,9 +130,9 @@ def create_sqlite(table: Table, index: FullText) -> list[str]:
         "CREATE VIEW " + source + " AS " + view + " WHERE place IS NOT NULL",
         "CREATE VIRTUAL TABLE " + index.name + " USING fts5(tags, text, content='" + source + "',"
         " content_rowid='place', tokenize='porter unicode61 remove_diacritics 2')",
-        _build_trigger(table, index, "INSERT", added),
-        _build_trigger(table, index, "DELETE", removed),
-        _build_trigger(table, index, "UPDATE OF place, tags, " + index.text, removed + "; " + added),
+        _trigger(table, index, "INSERT", added),
+        _trigger(table, index, "DELETE", removed),
+        _trigger(table, index, "UPDATE OF place, tags, " + index.text, removed + "; " + added),
     ]
 
 
@@ -146,7 +145,7 @@ def _limit_text(column: str) -> str:
     return "substr(" + column + ", 1, " + str(INDEXED_CHARACTERS) + ")"
 
 
-def _build_trigger(table: Table, index: FullText, event: str, action: str) -> str:
+def _trigger(table: Table, index: FullText, event: str, action: str) -> str:
     name = index.name + "_" + event.partition(" ")[0].lower()
     return " ".join(("CREATE TRIGGER", name, "AFTER", event, "ON", table.name, "BEGIN", action + "; END"))
 

@@ -206,7 +206,7 @@ class SqliteStorage:
         url: str | None = None,
         vfs: str | None = None,
     ) -> None:
-        self.path = str(path) if str(path) == MEMORY else _resolve_path(path)
+        self.path = str(path) if str(path) == MEMORY else _absolute(path)
         self.clock: Clock = clock or SystemClock()
         self.ids: Ids = ids or RandomIds()
         self.signals: Signals = LocalSignals()
@@ -414,7 +414,7 @@ class SqliteStorage:
             self._ownership.release()
 
 
-def _resolve_path(path: str | os.PathLike[str]) -> str:
+def _absolute(path: str | os.PathLike[str]) -> str:
     try:
         return str(Path(path).expanduser().resolve())
     except (ValueError, RuntimeError) as error:

@@ -87,8 +87,8 @@ class WebhookSender:
 
     async def deliver(self, effect: Effect) -> None:
         """Send one webhook. Any status from 200 to 299 confirms the delivery."""
-        url, payload = _parse_content(effect)
-        target = self._check_target(url)
+        url, payload = _content(effect)
+        target = self._checked(url)
         if self._under_way[target.host] >= HOST_SHARE:
             busy = f"too many concurrent deliveries to {target.host}"
             raise TryLater(busy, seconds=SHARE_WAIT, charged=False)
@@ -106,13 +106,13 @@ class WebhookSender:
             self._under_way += Counter()
         _judge(target, answer)
 
-    def _check_target(self, url: str) -> WebhookTarget:
+    def _checked(self, url: str) -> WebhookTarget:
         try:
             return self._guard.check(url)
         except InvalidInput as error:
             raise Undeliverable(error.message) from error
 
-    async def _resolve_addresses(self, target: WebhookTarget) -> tuple[str, ...]:
+    async def _addresses(self, target: WebhookTarget) -> tuple[str, ...]:
         try:
             return await self._guard.addresses(target)
         except InvalidInput as error:
@@ -121,12 +121,13 @@ class WebhookSender:
             raise TryLater(str(error)) from error
 
     async def _post(self, target: WebhookTarget, delivery_id: str, payload: dict[str, Any]) -> _Answer:
-        addresses = await self._resolve_addresses(target)
+        addresses = await self._addresses(target)
         now = time.time()
         sent_at = datetime.fromtimestamp(now, UTC).isoformat()
         body = encode_wire({**payload, "webhook_sent_at": sent_at})
+        own = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
         signature = signed_headers(self._key, delivery_id, int(now), body)
-        headers = self._more_headers | _build_headers(target) | signature
+        headers = self._more_headers | own | build_authorization(target) | signature
         async with (
             pinned_session(addresses) as session,
             session.post(target.url, data=body, headers=headers, allow_redirects=False) as response,
@@ -137,7 +138,7 @@ class WebhookSender:
 # --- what goes out ----------------------------------------------------------------------------------------
 
 
-def _parse_content(effect: Effect) -> tuple[str, dict[str, Any]]:
+def _content(effect: Effect) -> tuple[str, dict[str, Any]]:
     try:
         content = decode_json(effect.body)
     except InvalidInput as error:
@@ -147,11 +148,6 @@ def _parse_content(effect: Effect) -> tuple[str, dict[str, Any]]:
     if not isinstance(url, str) or not isinstance(payload, dict):
         raise Undeliverable("the webhook has no url or no payload")
     return url, payload
-
-
-def _build_headers(target: WebhookTarget) -> dict[str, str]:
-    own = {"Content-Type": "application/json", "User-Agent": "perdure/" + VERSION}
-    return own | build_authorization(target)
 
 
 # --- what comes back --------------------------------------------------------------------------------------
@@ -165,10 +161,10 @@ def _judge(target: WebhookTarget, answer: _Answer) -> None:
         raise Undeliverable(f"{target.host} answered {status}: redirects are not followed")
     if 400 <= status < 500 and status not in RETRIED:
         raise Undeliverable(f"{target.host} answered {status}")
-    raise TryLater(f"{target.host} answered {status}", seconds=_parse_retry_after(answer.retry_after))
+    raise TryLater(f"{target.host} answered {status}", seconds=_retry_after(answer.retry_after))
 
 
-def _parse_retry_after(header: str | None) -> float:
+def _retry_after(header: str | None) -> float:
     """Parse `Retry-After` as seconds or as a time, up to a limit."""
     text = (header or "").strip()
     if text.isascii() and text.isdigit():

@@ -146,10 +146,12 @@ def parse_target(url: str) -> WebhookTarget:
         )
     if port == 0 or parts.netloc.count("@") > 1:
         raise InvalidInput(f"webhook {mask_target(url)!r} is not a URL")
-    host = _parse_host(parts, url)
+    host = _host(parts, url)
     at = parts.netloc.rpartition("@")[2]
     bare = parts._replace(netloc=at, fragment="").geturl()
-    return WebhookTarget(bare, parts.scheme, host, port or SCHEMES[parts.scheme], _parse_credentials(parts))
+    credentials = unquote(parts.username or "") + ":" + unquote(parts.password or "")
+    port = port or SCHEMES[parts.scheme]
+    return WebhookTarget(bare, parts.scheme, host, port, credentials if "@" in parts.netloc else None)
 
 
 def mask_target(url: str) -> str:
@@ -157,13 +159,7 @@ def mask_target(url: str) -> str:
     return mask_url(_USER.sub(r"\1***@", url))
 
 
-def _parse_credentials(parts: SplitResult) -> str | None:
-    if "@" not in parts.netloc:
-        return None
-    return unquote(parts.username or "") + ":" + unquote(parts.password or "")
-
-
-def _parse_host(parts: SplitResult, url: str) -> str:
+def _host(parts: SplitResult, url: str) -> str:
     host = (parts.hostname or "").lower()
     bracketed = "[" in parts.netloc.rpartition("@")[2]
     address = literal_address(host)
@@ -199,14 +195,14 @@ def _is_local(host: str) -> bool:
 
 def _check_host(target: WebhookTarget, url: str, allowed_hosts: Sequence[str]) -> bool:
     """Refuse a host that is not among the allowed ones, if any; return whether its port is named."""
-    entries = [_parse_entry(entry) for entry in allowed_hosts]
-    fitting = [port for host, port in entries if _matches(target.host, host) and port in (None, target.port)]
+    entries = [_entry(entry) for entry in allowed_hosts]
+    fitting = [port for host, port in entries if _fits(target.host, host) and port in (None, target.port)]
     if entries and not fitting:
         raise InvalidInput(f"webhook {mask_target(url)!r}: {target.host} is not among the allowed hosts")
     return target.port in fitting
 
 
-def _parse_entry(text: str) -> tuple[str, int | None]:
+def _entry(text: str) -> tuple[str, int | None]:
     """Parse `host`, `host:port`, `*.domain`, an address, or `[address]:port`."""
     text = text.strip().lower()
     head, _, tail = text.rpartition(":")
@@ -215,7 +211,7 @@ def _parse_entry(text: str) -> tuple[str, int | None]:
     return text.strip("[]"), None
 
 
-def _matches(host: str, pattern: str) -> bool:
+def _fits(host: str, pattern: str) -> bool:
     host, pattern = host.rstrip("."), pattern.rstrip(".")
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
@@ -230,7 +226,7 @@ def refused_address(text: str, *, allow_private: bool, allow_loopback: bool = Fa
     address = ip_address(text)
     if allow_loopback and address.is_loopback:
         return None
-    inner = _extract_ipv4(address)
+    inner = _embedded(address)
     if allow_private:
         wrong = _is_never(address) or (inner is not None and _is_never(inner))
         return f"{text} is an address that webhooks can never use" if wrong else None
@@ -258,7 +254,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
     return address in _V6_UNICAST and address.is_global and not refused
 
 
-def _extract_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
     """Return the IPv4 address that the network extracts from an IPv6 address, or None."""
     if isinstance(address, IPv4Address):
         return None
