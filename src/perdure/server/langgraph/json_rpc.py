@@ -61,7 +61,7 @@ def _get_id(message: RpcMessage) -> Any:
 
 
 async def answered(message: RpcMessage, answering: Callable[[], Awaitable[Any]]) -> Record:
-    """Build the response to a request. It contains bad input; other errors are raised."""
+    """Build the response to a request. Bad input is part of it; other errors are raised."""
     try:
         return build_result(message, await answering())
     except RpcError as error:
