@@ -18,7 +18,8 @@ from perdure.memory.operations import toc
 from perdure.retention import service, workflow_walks
 from perdure.rollouts.operations import remove
 from perdure.service.callers import Caller
-from perdure.threads.records import Lifetime
+from perdure.threads.records import Interrupt, Lifetime, NewCheckpoint
+from perdure.threads.work import Ending
 
 DAY_MS = 86_400_000
 LONG_AGO = 1_705_276_800_000
@@ -204,6 +205,21 @@ async def test_a_workflow_run_goes_whole_with_what_it_started(world: World) -> N
     assert await world.rows() == {}
     assert await world.services.executions.stats() == counted, "the statistics stay"
     assert (await world.services.workflows.counts()) == []
+
+
+async def test_a_workflow_run_goes_with_the_thread_of_a_graph_that_got_no_answer(world: World) -> None:
+    run_id = await world.workflow("child")
+    (build,) = await world.work()
+    asked = NewCheckpoint(values={}, next=["ask"], interrupts=[Interrupt(id="i1", value="which?")])
+    await world.services.run_queue.finish(Ending(held=build.held, result="success", checkpoint=asked))
+    await world.settle()
+    (gate,) = (await world.services.approvals.list(status="pending")).items
+    await world.services.approvals.reject(gate.approval_id)
+    await world.settle()
+    assert (await world.services.workflows.get(run_id)).status == "failed"
+    await world.gc(only(workflow_runs=AT_ONCE))
+    await world.gc(only(removed=AT_ONCE, runs=AT_ONCE))
+    assert await world.rows("workflow_runs", "threads", "runs", "checkpoints", "lines") == {}
 
 
 async def test_a_workflow_run_goes_in_chunks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> 
 
 def _reopen(run: WorkflowRunRow) -> None:
     run.status = RUN.step(run.status, "retried")
-    run.finished_at = run.error = run.due_at = run.deadline_at = run.lost_workers = None
+    run.finished_at = run.error = run.due_at = run.lost_workers = None
     run.active, run.restart_count = 1, 0
 
 
