@@ -227,7 +227,7 @@ async def test_a_worker_that_stops_leaves_its_request_to_another(
 async def test_a_factory_that_fails_is_described_as_such(perdure: Perdure, views: NamespaceGraphs) -> None:
     (broken,) = (await perdure.assistants.search(agent="broken")).items
     for shown in (views.graph, views.schemas, views.subgraphs):
-        with pytest.raises(NotSupported, match=r"of agent 'broken' .* RuntimeError; see the worker's log"):
+        with pytest.raises(NotSupported, match=r"of agent 'broken': .* RuntimeError; see the worker's log"):
             await shown(broken.assistant_id)
     (gated,) = (await perdure.assistants.search(agent="gated")).items
     assert (await views.schemas(gated.assistant_id))["graph_id"] == "gated"

@@ -103,7 +103,7 @@ def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
         return None
     optional_choice(lifetime.strategy, PRUNE_STRATEGIES, "strategy")
     if not 0 < lifetime.minutes <= MAX_LIFETIME_MINUTES:
-        raise InvalidInput(f"minutes is {lifetime.minutes}; above 0 to {MAX_LIFETIME_MINUTES} is allowed")
+        raise InvalidInput(f"minutes must be above 0, at most {MAX_LIFETIME_MINUTES}, not {lifetime.minutes}")
     return lifetime
 
 
@@ -132,6 +132,9 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         raise InvalidInput("a command continues a thread from where it stopped: give the thread_id")
     if request.checkpoint_id is not None and request.thread_id is None:
         raise InvalidInput("a checkpoint belongs to a thread: give the thread_id")
+    parent, webhook = parse_traceparent(request.traceparent), request.webhook
+    if webhook is not None and policy.check_webhook is not None:
+        webhook = policy.check_webhook(webhook)
     return NewRun(
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
@@ -143,23 +146,14 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         delay=to_micros(request.after_seconds or 0.0),
         on_disconnect=request.on_disconnect,
         on_completion=request.on_completion if request.thread_id is None else "keep",
-        webhook=_webhook(request.webhook, policy),
+        webhook=webhook,
         priority=request.priority,
         grace=to_micros(policy.grace),
         checkpoint_id=optional_id(request.checkpoint_id, "checkpoint_id"),
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
-        trace_id=_trace_id(request.traceparent),
+        trace_id=None if parent is None else parent[0].trace_id,
     )
-
-
-def _trace_id(traceparent: str | None) -> str | None:
-    """Return the trace ID of the caller's traceparent."""
-    parent = parse_traceparent(traceparent)
-    if parent is None:
-        return None
-    span, _ = parent
-    return span.trace_id
 
 
 def followed(new: NewRun, run_id: str) -> NewRun:
@@ -178,12 +172,6 @@ def _valid(request: RunRequest) -> RunRequest:
         return msgspec.convert(msgspec.structs.asdict(request), RunRequest)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the request for a run: {error}") from None
-
-
-def _webhook(url: str | None, policy: Policy) -> str | None:
-    if url is None or policy.check_webhook is None:
-        return url
-    return policy.check_webhook(url)
 
 
 def checked(checkpoint: NewCheckpoint) -> Checked:

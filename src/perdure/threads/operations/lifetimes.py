@@ -112,16 +112,11 @@ async def _expire(tx: Tx, thread_ids: Sequence[str], grace: int, kinds: Kinds) -
         thread = threads.get(row.thread_id)
         if thread is None or thread.is_gone:
             await drop_lifetimes(tx, [row.thread_id])
+        elif thread.status == "busy":
+            await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + POSTPONED)
         else:
-            await _end_life(tx, thread, row, grace, kinds)
-
-
-async def _end_life(tx: Tx, thread: ThreadRow, row: LifetimeRow, grace: int, kinds: Kinds) -> None:
-    if thread.status == "busy":
-        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + POSTPONED)
-        return
-    await prune(tx, [thread.id], row.strategy, grace, kinds)
-    if row.strategy == "delete":
-        await drop_lifetimes(tx, [thread.id])
-    else:
-        await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + row.length)
+            await prune(tx, [thread.id], row.strategy, grace, kinds)
+            if row.strategy == "delete":
+                await drop_lifetimes(tx, [thread.id])
+            else:
+                await tx.execute(sql.POSTPONE_LIFETIME, thread_id=thread.id, time=tx.now + row.length)

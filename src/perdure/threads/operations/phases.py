@@ -82,7 +82,8 @@ async def _create(
         agent = request.agent if assistant is None else assistant.agent
         thread = _thread_for(tx, request, {**threads, **new})
         if agent is None or thread is None:
-            answers.append(_missing(request, agent))
+            name = f"Assistant {request.assistant}" if agent is None else f"Thread {request.thread_id}"
+            answers.append(NotFound(f"{name} not found"))
             continue
         (busy if thread.id in threads else new)[thread.id] = thread
         thread.status, thread.updated_at = "busy", tx.now
@@ -104,12 +105,6 @@ async def _create(
             sql.MOVE_THREADS.of(list(busy.values())),
         )
     return answers
-
-
-def _missing(request: NewPhase, agent: str | None) -> NotFound:
-    if agent is None:
-        return NotFound(f"Assistant {request.assistant} not found")
-    return NotFound(f"Thread {request.thread_id} not found")
 
 
 def _thread_for(tx: Tx, request: NewPhase, threads: dict[str, ThreadRow]) -> ThreadRow | None:
