@@ -11,7 +11,7 @@ from perdure.kernel.match import contains, has, matches, satisfies
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "expected"),
+    ("value", "wanted", "expected"),
     [
         ({"a": 1}, None, True),
         ({"a": 1, "b": 2}, {"a": 1}, True),
@@ -60,7 +60,7 @@ def test_filters(value: dict[str, Any], conditions: dict[str, Any], expected: bo
 
 
 @pytest.mark.parametrize(
-    ("found", "operand", "expected"),
+    ("value", "operand", "expected"),
     [(["a", "b"], "a", True), (["a", "b"], ["b", "a"], True), (["a"], ["a", "b"], False), ("ab", "a", False)],
 )
 def test_a_list_contains(value: Any, operand: Any, expected: bool) -> None:

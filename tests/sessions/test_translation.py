@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Perdure
-from perdure.eventlog.port import LogName, encode_line
+from perdure.eventlog.file_lines import stamped, unstamped
+from perdure.eventlog.port import LogName, compute_digest, encode_line
+from perdure.eventlog.writing import read_original, stored_line
 from perdure.integrations.openai_agents import PerdureSession
 from perdure.sessions.records import Message, Usage
 from perdure.sessions.service import Sessions
@@ -210,6 +212,22 @@ async def test_content_of_a_line_that_is_named_outlives_a_sweep(perdure: Perdure
     ns = await sessions.ns()
     assert await sessions.log.drop_blobs(ns, 0.0) == 0
     assert await stored(sessions, "s", original=True) == PI
+
+
+def test_each_line_of_a_file_has_one_mark_with_original_and_number() -> None:
+    """A worker adds the time to lines: a mark before it was followed by another one with the same name."""
+    item = {"id": "i1", "type": "command_execution", "command": "date", "aggregated_output": "Sunday"}
+    record = {"type": "item.completed", "item": item}
+    lines = TranscriptTranslator().translate_named(record)
+    assert len(lines) == 2
+    for number, line in enumerate(lines, 1):
+        stored = stored_line(encode_line({**line, "timestamp": AT}), {})
+        written = stamped(stored, b"at-1", number)
+        names = [name for name, _ in json.loads(written, object_pairs_hook=list)]
+        assert names.count("_perdure") == 1
+        assert json.loads(written)["_perdure"]["line"] == ["at-1", number]
+        assert unstamped(written[:-1]) == (stored, "at-1", number)
+        assert read_original(stored) == (compute_digest(encode_line(record)), number)
 
 
 async def test_a_log_of_lines_that_were_not_translated_reads_the_same(sessions: Sessions) -> None:

@@ -65,10 +65,10 @@ def stored_line(body: bytes, blobs: dict[str, bytes], *, whole: bool = False) ->
         line[MARK] = mark | {ORIGINAL: _keep(blobs, encode_line(mark[ORIGINAL]))}
     elif changed and whole and mark is None:
         line[MARK] = {ORIGINAL: _keep(blobs, body)}
-    elif not changed:
+    elif not changed and (mark is None or next(reversed(line)) == MARK):
         return body
     if MARK in line:
-        # The log can only extend a mark in the last field.
+        # The log can only extend a mark in the last field; behind another it would write a second one.
         line[MARK] = line.pop(MARK)
     return encode_line(line)
 

@@ -17,7 +17,6 @@ from perdure.eventlog.port import (
     check_session_id,
     default_session_id,
 )
-from perdure.eventlog.writing import MARK
 from perdure.kernel.clock import boottime
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Fenced, InvalidInput, PerdureError
@@ -222,9 +221,7 @@ class SessionWriter:
         """Add a line to the tool's session, with the current time if the line has none."""
         if not self._enabled or not self._content:
             return
-        mark = {name: line[name] for name in (MARK,) if name in line}
-        common = {"timestamp": line.get("timestamp") or _now(), "sessionId": self.session_id}
-        self._put({**line, **common, **mark})
+        self._put({**line, "timestamp": line.get("timestamp") or _now(), "sessionId": self.session_id})
 
     def _follow(self, session_id: str | None, cwd: str | None) -> None:
         """Continue in the session that a tool names, if its ID is valid."""
