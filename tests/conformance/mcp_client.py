@@ -43,7 +43,7 @@ async def the_adapters_over_stdio_with_a_server_of_the_same_sdk(server: CheckedS
     assert SDK == 1
     settings = {
         "PERDURE_URL": server.url,
-        "PERDURE_API_KEY": server.key,
+        "PERDURE_TOKEN": server.key,
         "PYTHONPATH": os.environ["PYTHONPATH"],
     }
     await check_tools(
