@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.webhooks import InvalidSignature, verify
-from perdure.outbox.webhooks.signing import parse_secret, signed_headers
+from perdure.outbox.webhooks.signing import key_of, signed_headers
 
 NOW = 1_800_000_000
 BODY = b'{"run_id":"r-1"}'
@@ -22,13 +22,13 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def headers(secret: str = SECRET, body: bytes = BODY, at: int = NOW) -> dict[str, str]:
-    return signed_headers(parse_secret(secret), "msg_1", at, body)
+    return signed_headers(key_of(secret), "msg_1", at, body)
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:
     """The example of the specification's reference library."""
     payload = b'{"test": 2432232314}'
-    signed = signed_headers(parse_secret(SECRET), "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload)
+    signed = signed_headers(key_of(SECRET), "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload)
     assert signed["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert verify(payload, signed, SECRET, now=1614265330) == {"test": 2432232314}
 
@@ -43,7 +43,7 @@ def test_the_second_signature_is_the_same_in_hexadecimal() -> None:
 def test_any_body_and_any_secret_verify(content: bytes, secret: str) -> None:
     body = b'"' + base64.b64encode(content) + b'"'
     try:
-        key = parse_secret(secret)
+        key = key_of(secret)
     except UnicodeEncodeError:
         return
     signed = signed_headers(key, "msg_1", NOW, body)
@@ -114,7 +114,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
 
 def test_a_secret_that_is_not_base64_is_refused_without_showing_it() -> None:
     with pytest.raises(InvalidInput) as refused:
-        parse_secret("whsec_n*t base64")
+        key_of("whsec_n*t base64")
     assert "n*t" not in refused.value.message
 
 

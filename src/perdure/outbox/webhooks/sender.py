@@ -28,7 +28,7 @@ from perdure.outbox.webhooks.guarded import (
     build_reason,
     pinned_session,
 )
-from perdure.outbox.webhooks.signing import parse_secret, signed_headers
+from perdure.outbox.webhooks.signing import key_of, signed_headers
 from perdure.outbox.webhooks.urls import UrlPolicy, WebhookTarget
 
 DEADLINE_SECONDS = 10.0
@@ -179,4 +179,4 @@ def _retry_after(header: str | None) -> float:
 
 def _get_key(settings: Settings) -> bytes | None:
     """Return the key that signs webhooks."""
-    return None if settings.webhook_secret is None else parse_secret(settings.webhook_secret)
+    return None if settings.webhook_secret is None else key_of(settings.webhook_secret)

@@ -32,7 +32,7 @@ class InvalidSignature(InvalidInput):
     http_status = 401
 
 
-def parse_secret(secret: str) -> bytes:
+def key_of(secret: str) -> bytes:
     """Return the key of a secret: decoded after `whsec_`, otherwise the text itself."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
@@ -75,7 +75,7 @@ def verify(
     timestamp = values[TIMESTAMP_HEADER]
     _check_age(timestamp, time.time() if now is None else now, tolerance)
     secrets = [secret] if isinstance(secret, str) else list(secret)
-    digests = [_compute_digest(parse_secret(key), values[ID_HEADER], timestamp, body) for key in secrets]
+    digests = [_compute_digest(key_of(key), values[ID_HEADER], timestamp, body) for key in secrets]
     if not _matches_any(values[SIGNATURE_HEADER], digests):
         raise InvalidSignature()
     return decode_json(body)
