@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
 
+from perdure.kernel.due_loop import POLL_SECONDS, DueLoop
 from perdure.kernel.errors import (
     AlreadyRunning,
     InvalidInput,
@@ -24,10 +24,6 @@ from perdure.schedules.operations.edit import ANY, CHANNEL
 from perdure.schedules.operations.fire import FIRE_ROWS, Fired
 from perdure.schedules.rows import FiringRow, Prepared, ScheduleRow, row_to_firing_request
 from perdure.schedules.settling import Followers, Settling
-
-POLL_SECONDS = 5.0
-SHORTEST_WAIT = 0.05
-"""Wait before the next look while another process fires the due schedules."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +45,11 @@ class ScheduleTimer:
         self.storage = storage
         self.targets = targets
         self.conditions = conditions or Conditions()
-        self.poll = poll
         self.state = SCHEDULER.start["created"]
         """`idle`, `running` or `stopping`."""
-        self._task: asyncio.Task[None] | None = None
+        self._loop = DueLoop(
+            storage.signals, CHANNEL, ANY, lambda: self.fire_due(), work="schedules", poll=poll
+        )
         self._settling = Settling(storage, targets)
         self._followers = Followers(self._settling)
 
@@ -61,17 +58,14 @@ class ScheduleTimer:
         if not SCHEDULER.moves(self.state, "start"):
             raise AlreadyRunning()
         self.state = SCHEDULER.step(self.state, "start")
-        self._task = asyncio.get_running_loop().create_task(self._keep_firing())
+        self._loop.start(self._settle_all)
 
     async def stop(self) -> None:
         """Stop firing after the current firing. NotRunning if it was not started."""
         if not SCHEDULER.moves(self.state, "stop"):
             raise NotRunning()
         self.state = SCHEDULER.step(self.state, "stop")
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._loop.stop()
         await self._followers.stop()
         self.state = SCHEDULER.step(self.state, "firings have ended")
 
@@ -107,7 +101,7 @@ class ScheduleTimer:
         return fired.more or fired.looked == FIRE_ROWS
 
     def _follow(self, ns: int, firings: Sequence[FiringRow]) -> None:
-        if self._task is not None:
+        if self._loop.is_running:
             self._followers.follow(ns, firings)
 
     async def _prepare_with_condition(self, row: ScheduleRow) -> Prepared:
@@ -134,15 +128,6 @@ class ScheduleTimer:
             except Exception as error:  # noqa: BLE001 - stored with the schedule, which goes on
                 await self.storage.run(fire.fail, firing, error_text(error), ns=ns)
 
-    async def _keep_firing(self) -> None:
-        with self.storage.signals.watch(CHANNEL, [ANY]) as watch:
-            try:
-                await self._settle_all()
-                while True:
-                    await watch.changed(await self._fire_and_wait())
-            except StorageClosed:
-                logger.info("schedules no longer fire: the storage is closed")
-
     async def _settle_all(self) -> None:
         """Settle the firings that ended while no process was running."""
         try:
@@ -152,14 +137,3 @@ class ScheduleTimer:
             raise
         except Exception as error:  # noqa: BLE001 - the next firing of each schedule settles too
             logger.warning("cannot settle open firings: %s", error)
-
-    async def _fire_and_wait(self) -> float:
-        """Fire all due schedules; return the seconds until the next look."""
-        try:
-            wait = await self.fire_due()
-        except StorageClosed:
-            raise
-        except Exception as error:  # noqa: BLE001 - this task must continue to fire
-            logger.warning("cannot fire schedules, retrying in %s s: %s", self.poll, error)
-            return self.poll
-        return self.poll if wait is None else min(wait or SHORTEST_WAIT, self.poll)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from perdure.executions.model import PhaseStarter
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.due_loop import POLL_SECONDS, DueLoop, Settle
 from perdure.kernel.errors import (
     Conflict,
     InvalidInput,
     NotFound,
     PerdureError,
-    StorageClosed,
     StorageError,
     TooLarge,
 )
@@ -38,14 +38,7 @@ from perdure.workflows.templates import find
 from perdure.workflows.templates import parse as parse_template
 from perdure.workflows.values import Stored, stored
 
-POLL_SECONDS: Final = 5.0
-SHORTEST_WAIT: Final = 0.05
-POSTPONED: Final = 30.0
-
 logger = logging.getLogger(__name__)
-
-Settle = Callable[[], Awaitable[float | None]]
-"""Does other due work; returns the seconds until its next due time, or None."""
 
 
 class Look(NamedTuple):
@@ -75,39 +68,15 @@ class WorkflowTimer:
         self.phases = phases
         self.cap = cap
         self.also = list(also)
-        self.poll = poll
-        self._task: asyncio.Task[None] | None = None
+        self._loop = DueLoop(storage.signals, CHANNEL, DUE, self.settle, work="workflow runs", poll=poll)
 
     async def start(self) -> None:
         """Begin to look, in the running event loop; a second call does nothing."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._keep_looking())
+        self._loop.start()
 
     async def stop(self) -> None:
         """Stop looking, and wait until the current action has ended."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def _keep_looking(self) -> None:
-        with self.storage.signals.watch(CHANNEL, [DUE]) as watch:
-            try:
-                while True:
-                    await watch.changed(await self._look())
-            except StorageClosed:
-                logger.info("the timer of workflow runs stops: the storage is closed")
-
-    async def _look(self) -> float:
-        """Do due work. Return the seconds until the next look."""
-        try:
-            wait = await self.settle()
-        except StorageClosed:
-            raise
-        except Exception as error:  # noqa: BLE001 - the timer must survive any error
-            logger.warning("the due work of workflow runs failed, trying again in %s s: %s", self.poll, error)
-            return self.poll
-        return self.poll if wait is None else max(min(wait, self.poll), SHORTEST_WAIT)
+        await self._loop.stop()
 
     async def settle(self) -> float | None:
         """Do due work in every namespace. Return the seconds until the next due time."""
