@@ -125,7 +125,7 @@ async def test_the_same_order_as_in_memory(storage: Storage) -> None:
 WRONG: list[tuple[Callable[[Sequence[str]], Any], str]] = [
     (lambda texts: [[1.0]], "of 1 numbers"),
     (lambda texts: [], "0 vectors for 1 texts"),
-    (lambda texts: [[float("nan")] * 8 for _ in texts], "no number"),
+    (lambda texts: [[float("nan")] * 8 for _ in texts], "NaN or Infinity"),
 ]
 
 

@@ -140,8 +140,9 @@ class Plans:
         def lane(
             operation: Operation[..., Any], /, *args: Any, before: Sequence[Check] = (), **options: Any
         ) -> Any:
-            checks = [partial(explained, operation=check) for check in before]
-            return call(explained, operation, *args, before=checks, **options)
+            if before:
+                options["before"] = [partial(explained, operation=check) for check in before]
+            return call(explained, operation, *args, **options)
 
         return lane
 

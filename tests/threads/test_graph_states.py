@@ -135,7 +135,7 @@ async def test_a_run_that_is_undone_leaves_nothing(world: World) -> None:
 
 async def test_no_graph_writes_into_another_thread(world: World) -> None:
     held, other = await begun(world), await begun(world)
-    with pytest.raises(InvalidInput, match="none of thread"):
+    with pytest.raises(InvalidInput, match="contain checkpoints of thread"):
         await world.queue.record(held, steps(other, "c1", 1))
     await world.queue.record(other, steps(other, "c1", 1))
     found = await world.queue.find_graphs(held, CheckpointQuery(thread_id=other.thread_id))
