@@ -222,6 +222,14 @@ async def test_a_workflow_run_goes_with_the_thread_of_a_graph_that_got_no_answer
     assert await world.rows("workflow_runs", "threads", "runs", "checkpoints", "lines") == {}
 
 
+async def test_a_workflow_run_goes_with_its_large_values(world: World) -> None:
+    await world.services.workflows.run("child", trigger_id="t", context={"diff": "x" * 40_000})
+    await world.finish_all()
+    assert await world.rows("workflow_outputs") == {"workflow_outputs": 1}
+    assert (await world.gc(only(workflow_runs=AT_ONCE)))["workflow_runs"] == 1
+    assert await world.rows("workflow_outputs") == {}
+
+
 async def test_a_workflow_run_goes_in_chunks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow_walks, "PHASES", 1)
     monkeypatch.setattr("perdure.workflows.operations.remove.PART_ROWS", 1)

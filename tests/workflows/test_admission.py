@@ -70,6 +70,9 @@ async def test_nothing_that_is_due_happens_before_its_time(world: WorkflowWorld)
     await world.storage.run(due.expire, queued, PHASES, ns=ns)
     assert (await world.workflows.get(queued)).status == "queued"
     await world.work()
+    (bound,) = await with_timeout(world, "s1")
+    await world.storage.run(due.expire, bound, PHASES, ns=ns)
+    assert (await world.workflows.get(bound)).status == "running"
     waits = await world.start("name: waits\nphases: [{name: nap, type: wait, seconds: 60}]\n")
     assert not await world.storage.run(due.end_wait, waits, NodeKey("nap"), PHASES, ns=ns)
     assert (await world.workflows.get(waits)).status == "running"

@@ -375,6 +375,8 @@ async def test_a_graph_that_asks_goes_on_with_the_answer_in_its_own_thread(world
         "name: asks\nphases:\n  - {name: a, prompt: x}\n  - {name: b, prompt: '{{a}}'}\n"
     )
     world.script["a"] = [Done(asks="Which colour?"), "painted"]
+    (asking,) = await world.claim_phases()
+    await world.execute(asking)
     await world.work()
     (gate,) = await world.pending(run_id)
     assert (gate.kind, gate.summary) == ("reply", "Which colour?")
@@ -384,6 +386,7 @@ async def test_a_graph_that_asks_goes_on_with_the_answer_in_its_own_thread(world
     (claimed,) = await world.claim_phases()
     assert claimed.run.kwargs.command is not None
     assert claimed.run.kwargs.command.resume == "green"
+    assert claimed.run.thread_id == asking.run.thread_id
     await world.execute(claimed)
     await world.work()
     run = await world.workflows.get(run_id)
