@@ -21,9 +21,9 @@ from perdure.kernel.checks import (
     optional_id,
 )
 from perdure.kernel.clock import to_micros
-from perdure.kernel.codec import check_json, encode_json
+from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.labels import encode_metadata
+from perdure.kernel.storage.labels import encode_labels, encode_metadata
 from perdure.spans.recording import parse_traceparent
 from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.kwargs import kwargs_text
@@ -33,6 +33,7 @@ from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.graphs import GraphStep, Steps
 from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
+from perdure.threads.operations.states import MergedMetadata
 from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
 from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
@@ -109,6 +110,12 @@ def check_lifetime(lifetime: Lifetime | None) -> Lifetime | None:
 
 def metadata_text(metadata: Mapping[str, Any] | None) -> str:
     return "{}" if metadata is None else encode_metadata(metadata)
+
+
+def merged_metadata(known: str, change: Mapping[str, Any]) -> MergedMetadata:
+    """Merge a change into the stored metadata of a thread."""
+    merged = {**decode_json(known), **change}
+    return MergedMetadata(known, encode_metadata(merged, known=known), encode_labels(merged))
 
 
 def config_text(config: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from time import time_ns
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from perdure.assistants.records import IfExists
 from perdure.checkpoints.records import GraphSteps
@@ -29,6 +29,7 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.storage.labels import encode_labels
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import LIVE, QUEUED, Kinds
 from perdure.rollouts.watchdog import Watchdog
@@ -53,6 +54,7 @@ from perdure.threads.encoding import (
     config_text,
     encode_steps,
     followed,
+    merged_metadata,
     metadata_text,
     new_run,
 )
@@ -63,7 +65,7 @@ from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.shown import resolve
-from perdure.threads.operations.states import NewThread
+from perdure.threads.operations.states import NewThread, ThreadChange
 from perdure.threads.policy import Policy
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -149,6 +151,7 @@ class Threads(RunEnds):
             None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
             if_exists == "do_nothing",
             check_lifetime(lifetime or self.policy.lifetime),
+            encode_labels(metadata or {}),
         )
         rows = 1 + len(metadata or {})
         created: Any = await self.write_once(idempotency_key, states.create_threads, request, rows=rows)
@@ -177,8 +180,14 @@ class Threads(RunEnds):
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
-        new_config = None if config is None else config_text(config)
-        await self.write(states.update_thread, thread_id, metadata, new_config, check_lifetime(lifetime))
+        change = ThreadChange(None, None if config is None else config_text(config), check_lifetime(lifetime))
+        updated = False
+        # Metadata is merged outside of the transaction; after a concurrent change the loop repeats.
+        while not updated:
+            if metadata is not None:
+                known = await self.read(states.get_metadata, thread_id)
+                change = structs.replace(change, metadata=merged_metadata(known, metadata))
+            updated = await self.write(states.update_thread, thread_id, change)
         return await self.get_thread(thread_id)
 
     @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))
