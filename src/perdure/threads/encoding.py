@@ -36,7 +36,7 @@ from perdure.threads.operations.shown import are_shown
 from perdure.threads.operations.states import MergedMetadata
 from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT, decode_references
 from perdure.threads.work import Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
@@ -139,10 +139,11 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         raise InvalidInput("a command goes on from where a thread stopped: give the thread_id")
     if request.checkpoint_id is not None and request.thread_id is None:
         raise InvalidInput("a checkpoint is one of a thread: give the thread_id")
+    text = kwargs_text(kwargs)
     return NewRun(
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
-        kwargs=kwargs_text(kwargs),
+        kwargs=text,
         metadata=encode_metadata(request.metadata or {}, known=known),
         config=encode_limits(request, policy),
         strategy=request.multitask_strategy,
@@ -157,6 +158,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
         trace_id=_trace_id(request.traceparent),
+        references=decode_references(text),
     )
 
 
