@@ -17,7 +17,7 @@ from perdure.kernel.checks import MAX_FILTER_CHOICES, MAX_FILTER_KEYS, MAX_FILTE
 from perdure.kernel.errors import InvalidInput, TooLarge
 from perdure.kernel.storage import dialect
 from perdure.kernel.storage.dialect import statement
-from perdure.kernel.storage.labels import MAX_BYTES, MAX_KEYS, labelled, set_labels
+from perdure.kernel.storage.labels import MAX_BYTES, MAX_KEYS, encode_labels, labelled, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_store
@@ -259,7 +259,7 @@ async def enlarge(tx: Tx, kind: str, table: str, id: str, text: str) -> None:
     """Give an object more metadata than it may have now."""
     update = statement("UPDATE " + table + " SET metadata = :text WHERE ns = :ns AND id = :id")
     await tx.execute(update, id=id, text=text)
-    await set_labels(tx, kind, {id: OLD})
+    await set_labels(tx, kind, {id: encode_labels(OLD)})
 
 
 async def labels_of(tx: Tx, id: str) -> int:

@@ -23,7 +23,7 @@ from perdure.rollouts.operations.claim import Claim
 from perdure.runs.encoding import encode_finish
 from perdure.runs.operations import finish
 from perdure.streams.model import NewEvent
-from perdure.threads.encoding import checked, followed, new_run
+from perdure.threads.encoding import checked, followed, merged_metadata, new_run
 from perdure.threads.model import AGENTS_QUEUE
 from perdure.threads.operations import assign, cancel, create, execute, remove, states
 from perdure.threads.policy import Policy
@@ -166,11 +166,13 @@ async def sweep(tx: Tx, given: Any, lined: bool) -> None:
 
 
 async def make(tx: Tx, given: Any, lined: bool) -> Any:
-    return _ids(await states.create_threads(tx, [states.NewThread("t", '{"a":1}', "{}", None, False)]))
+    new = states.NewThread("t", '{"a":1}', "{}", None, False, labels={"a": "1"})
+    return _ids(await states.create_threads(tx, [new]))
 
 
 async def _edit(tx: Tx, given: Any, lined: bool) -> Any:
-    return await states.update_thread(tx, "t", {"b": 2}, None)
+    merged = merged_metadata(await states.get_metadata(tx, "t"), {"b": 2})
+    return await states.update_thread(tx, "t", states.ThreadChange(merged, None))
 
 
 drop_thread, set_state, copy, edit = map(answering, (_drop_thread, _set_state, _copy, _edit))

@@ -18,7 +18,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.filters import SortOrder
-from perdure.kernel.storage.labels import encode_metadata
+from perdure.kernel.storage.labels import encode_labels, encode_metadata
 
 MAX_DESCRIPTION = 8192
 MAX_AGENT_DESCRIPTION = 1 << 20
@@ -49,22 +49,22 @@ class AssistantBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(NamedTuple):
-    """A version: its body, the body as JSON, and the metadata for filters."""
+    """A version: its body, the body as JSON, and the encoded metadata for filters."""
 
     body: AssistantBody
     text: str
-    labels: Mapping[str, Any]
+    labels: Mapping[str, str]
 
 
 def encode_version(body: AssistantBody) -> Version:
     """Encode a body."""
-    return Version(body, encode_json(body), _decode_object(body.metadata))
+    return Version(body, encode_json(body), encode_labels(_decode_object(body.metadata)))
 
 
 def stored_version(text: str) -> Version:
     """Decode a stored body."""
     body = msgspec.convert(decode_json(text), AssistantBody)
-    return Version(body, text, _decode_object(body.metadata))
+    return Version(body, text, encode_labels(_decode_object(body.metadata)))
 
 
 class NewAssistant(msgspec.Struct, frozen=True, kw_only=True):

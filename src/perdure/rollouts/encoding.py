@@ -18,7 +18,7 @@ from perdure.kernel.codec import (
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import check_size
 from perdure.kernel.storage.rows import stored
-from perdure.rollouts.model import DEFAULT_QUEUE
+from perdure.rollouts.model import DEFAULT_QUEUE, decode_limits
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import (
     ROLLOUT_MODES,
@@ -56,12 +56,17 @@ def encode_config(config: Any) -> str:
         return _default_config()
     if type(config) is not RolloutConfig:
         config = RolloutConfig.model_validate(config)
-    return encode_json(config, what="config")
+    return _with_limits(encode_json(config, what="config"))
 
 
 @lru_cache(maxsize=1)
 def _default_config() -> str:
-    return encode_json(RolloutConfig(), what="config")
+    return _with_limits(encode_json(RolloutConfig(), what="config"))
+
+
+def _with_limits(config: str) -> str:
+    decode_limits(config)
+    return config
 
 
 def encode_metadata(metadata: Any, what: str = "metadata") -> str:
@@ -139,7 +144,7 @@ def _from_usual(request: UsualRequest, key: str | None) -> NewRollout:
         check_size(metadata, stored, "metadata")
     return NewRollout(
         input=encode_decoded(request.input, what="input"),
-        config=_default_config() if config is None else encode_decoded(config, what="config"),
+        config=_default_config() if config is None else _with_limits(encode_decoded(config, what="config")),
         metadata=stored,
         mode=request.mode,
         resources_id=request.resources_id,

@@ -111,7 +111,11 @@ _limits = msgspec.json.Decoder(Limits)
 
 @lru_cache(maxsize=1024)
 def decode_limits(config: str) -> Limits:
-    """Decode the limits from a stored config."""
+    """Decode the limits from a stored config.
+
+    Operations need the limits of locked rows. A service that encodes a config calls this too, so that the
+    transactions of its rollouts find the result.
+    """
     try:
         return _limits.decode(config)
     except msgspec.DecodeError as error:

@@ -213,8 +213,8 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     assistant: str | None
     thread_id: str | None
     user_id: str | None
-    labels: Mapping[str, Any]
-    """The metadata by which lists are filtered."""
+    labels: Mapping[str, str]
+    """The encoded metadata by which lists are filtered."""
     texts: Texts
     name: str | None = None
     origin: str = API
@@ -239,7 +239,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     overlap: str | UnsetType = UNSET
     misfire: str | UnsetType = UNSET
     timeout: int | UnsetType | None = UNSET
-    labels: Mapping[str, Any]
+    labels: Mapping[str, str]
     texts: Texts
     known: Texts
 

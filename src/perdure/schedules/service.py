@@ -26,6 +26,7 @@ from perdure.kernel.cron import check_expression, check_timezone, explain
 from perdure.kernel.cursors import LAST, read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.pages import ListPart, PaginatedResult
+from perdure.kernel.storage.labels import encode_labels
 from perdure.kernel.storage.port import Storage
 from perdure.schedules import model, rows, sql
 from perdure.schedules.model import (
@@ -238,7 +239,7 @@ class Schedules(Service):
             assistant=optional_id(assistant_id, "assistant_id"),
             thread_id=optional_id(thread_id, "thread_id"),
             user_id=optional_id(user_id, "user_id"),
-            labels=checked_metadata,
+            labels=encode_labels(checked_metadata),
             texts=model.encoded(checked_metadata, checked_payload),
             name=model.check_schedule_name(name),
             origin=origin,
@@ -314,10 +315,11 @@ class Schedules(Service):
                 await self.set_override(row.id, enabled=enabled, schedule=expression)
                 break
             order = rows.row_to_firing_request(row, 0)
-            labels = {**order.metadata, **more_metadata}
+            merged_metadata = {**order.metadata, **more_metadata}
             merged = {**order.payload, **more_payload}
-            self.targets[row.target].prepare(structs.replace(order, metadata=labels, payload=merged))
-            texts = model.encoded(labels, merged, row.metadata)
+            self.targets[row.target].prepare(structs.replace(order, metadata=merged_metadata, payload=merged))
+            texts = model.encoded(merged_metadata, merged, row.metadata)
+            labels = encode_labels(merged_metadata)
             updated = await self.write(
                 edit.update, row.id, change(labels=labels, texts=texts, known=row.texts)
             )

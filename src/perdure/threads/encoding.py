@@ -21,9 +21,9 @@ from perdure.kernel.checks import (
     optional_id,
 )
 from perdure.kernel.clock import to_micros
-from perdure.kernel.codec import check_json, encode_json
+from perdure.kernel.codec import check_json, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.storage.labels import encode_metadata
+from perdure.kernel.storage.labels import encode_labels, encode_metadata
 from perdure.spans.recording import parse_traceparent
 from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
 from perdure.threads.kwargs import kwargs_text
@@ -33,9 +33,10 @@ from perdure.threads.operations.execute import Checked
 from perdure.threads.operations.graphs import GraphStep, Steps
 from perdure.threads.operations.packed import PackedState, encode_states
 from perdure.threads.operations.shown import are_shown
+from perdure.threads.operations.states import MergedMetadata
 from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT, decode_references
 from perdure.threads.work import Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440
@@ -111,6 +112,12 @@ def metadata_text(metadata: Mapping[str, Any] | None) -> str:
     return "{}" if metadata is None else encode_metadata(metadata)
 
 
+def merged_metadata(known: str, change: Mapping[str, Any]) -> MergedMetadata:
+    """Merge a change into the stored metadata of a thread."""
+    merged = {**decode_json(known), **change}
+    return MergedMetadata(known, encode_metadata(merged, known=known), encode_labels(merged))
+
+
 def config_text(config: Mapping[str, Any] | None) -> str:
     return "{}" if config is None else encode_json(check_object(config, "config"), what="config")
 
@@ -135,10 +142,11 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
     parent, webhook = parse_traceparent(request.traceparent), request.webhook
     if webhook is not None and policy.check_webhook is not None:
         webhook = policy.check_webhook(webhook)
+    text = kwargs_text(kwargs)
     return NewRun(
         thread_id=optional_id(request.thread_id, "thread_id"),
         assistant=check_id(request.assistant_id, "assistant_id"),
-        kwargs=kwargs_text(kwargs),
+        kwargs=text,
         metadata=encode_metadata(request.metadata or {}, known=known),
         config=encode_limits(request, policy),
         strategy=request.multitask_strategy,
@@ -153,6 +161,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
         trace_id=None if parent is None else parent[0].trace_id,
+        references=decode_references(text),
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.agents.records import GRAPH_TIMEOUT, MAX_TIMEOUT
 from perdure.kernel.clock import to_micros
-from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE
+from perdure.rollouts.model import TIMEOUT, UNRESPONSIVE, decode_limits
 from perdure.threads.records import Lifetime, RunRequest
 from perdure.threads.rows import RunLimits
 
@@ -76,4 +76,6 @@ def encode_limits(request: RunRequest, policy: Policy) -> str:
         run_timeout=own or 0.0,
         server_timeout=policy.timeout,
     )
-    return msgspec.json.encode(limits).decode()
+    config = msgspec.json.encode(limits).decode()
+    decode_limits(config)
+    return config

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -169,27 +169,45 @@ class RunRow(msgspec.Struct):
         return decode_limits(self.config)
 
 
+class RunReferences(NamedTuple):
+    """References of a run to states."""
+
+    checkpoint_id: str | None = None
+    """State to start from."""
+    resumes: bool = False
+    """True if the run answers an interrupted state."""
+
+
+NO_REFERENCES: Final = RunReferences()
+
+
 class CreatedRun(Created[RunRow]):
-    """New run, with its thread and its assistant.
+    """New run, with its thread, its assistant and its references.
 
     `first` is the first event of its stream, stored only if the run is claimed in the same transaction.
     """
 
-    __slots__ = ("assistant", "first", "thread")
+    __slots__ = ("assistant", "first", "references", "thread")
 
     def __init__(
-        self, record: RunRow, thread: ThreadRow, assistant: AssistantRow, first: NewEvent | None = None
+        self,
+        record: RunRow,
+        thread: ThreadRow,
+        assistant: AssistantRow,
+        references: RunReferences,
+        first: NewEvent | None = None,
     ) -> None:
         super().__init__((record.id,), record)
         self.thread = thread
         self.assistant = assistant
+        self.references = references
         self.first = first
 
     def as_claimed(self, rollout: QueueRolloutRow) -> CreatedRun:
         """Return the run as it is after its rollout was claimed."""
         changes = {"rollout_status": rollout.status, "attempts": rollout.attempts}
         run = msgspec.structs.replace(self.record, **changes)
-        return CreatedRun(run, self.thread, self.assistant, self.first)
+        return CreatedRun(run, self.thread, self.assistant, self.references, self.first)
 
 
 ROLLOUT_COLUMNS: Final = {
@@ -325,22 +343,22 @@ class RunStepRow(NamedTuple):
     """Name of the step that contains this step."""
 
 
-class RunReferences(msgspec.Struct):
-    """References from a run's input to states. The rest of the input is not decoded."""
+class _References(msgspec.Struct):
+    """The part of a run's input that refers to states. The rest is not decoded."""
 
     checkpoint_id: str | None = None
     command: dict[str, msgspec.Raw] | None = None
 
-    @property
-    def resumes(self) -> bool:
-        return "resume" in (self.command or {})
+
+_references = msgspec.json.Decoder(_References)
 
 
-_references = msgspec.json.Decoder(RunReferences)
-
-
-def get_references(run: RunRow) -> RunReferences:
-    return _references.decode(run.input)
+def decode_references(text: str) -> RunReferences:
+    """Return the references in a run's input. An input that names no state is not decoded."""
+    if '"checkpoint_id":' not in text and '"resume":' not in text:
+        return NO_REFERENCES
+    references = _references.decode(text)
+    return RunReferences(references.checkpoint_id, "resume" in (references.command or {}))
 
 
 # --- states -----------------------------------------------------------------------------------------------
@@ -373,10 +391,13 @@ class StateRow(msgspec.Struct):
 
 ORIGIN: Final = "origin"
 """Metadata key of an interrupted state: the run whose steps are reused on resume."""
+_ORIGIN_KEY: Final = encode_json(ORIGIN) + ":"
 
 
 def get_origin(state: StateRow) -> str | None:
     """Return the run whose steps are reused when a state is resumed."""
+    if _ORIGIN_KEY not in state.metadata:
+        return None
     origin = decode_json(state.metadata).get(ORIGIN)
     return origin if isinstance(origin, str) else None
 
@@ -540,12 +561,6 @@ def values_text(row: CheckpointWithValues) -> str:
     return encode_json(state_values(row_to_graph_tuple(row)), what="values", nan="keep")
 
 
-def merge_metadata(text: str, change: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Merge a change into stored metadata, and return the result both encoded and decoded."""
-    merged = {**decode_json(text), **change}
-    return encode_json(merged, what="metadata"), merged
-
-
 def decode_metadata(text: str) -> dict[str, Any]:
     metadata: dict[str, Any] = decode_json(text)
     return metadata
@@ -558,9 +573,10 @@ CONTROLS: Final = {action: NewEvent(CONTROL, encode_json({"message": action})) f
 """Event of a cancelled run, by action. Its worker receives the same message."""
 
 
-def end_body(run: RunRow) -> str:
-    """Build the body of a run's last event."""
-    return encode_json({"status": run.status})
+END_EVENTS: Final = {
+    status: NewEvent("end", encode_json({"status": status})) for status in get_args(RunStatus)
+}
+"""Last event of a run, by status."""
 
 
 def webhook_body(run: RunRow, values: str | None, started: int | None, now: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import gather
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import time_ns
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from perdure.assistants.records import IfExists
 from perdure.checkpoints.records import GraphSteps
@@ -29,6 +30,7 @@ from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.ids import uuid
 from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.storage.labels import encode_labels
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts.model import LIVE, QUEUED, Kinds
 from perdure.rollouts.watchdog import Watchdog
@@ -53,6 +55,7 @@ from perdure.threads.encoding import (
     config_text,
     encode_steps,
     followed,
+    merged_metadata,
     metadata_text,
     new_run,
 )
@@ -63,7 +66,7 @@ from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.shown import resolve
-from perdure.threads.operations.states import NewThread
+from perdure.threads.operations.states import NewThread, ThreadChange
 from perdure.threads.policy import Policy
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -149,6 +152,7 @@ class Threads(RunEnds):
             None if values is None else checked(NewCheckpoint(values=values, metadata={"source": "input"})),
             if_exists == "do_nothing",
             check_lifetime(lifetime or self.policy.lifetime),
+            encode_labels(metadata or {}),
         )
         rows = 1 + len(metadata or {})
         created: Any = await self.write_once(idempotency_key, states.create_threads, request, rows=rows)
@@ -177,8 +181,14 @@ class Threads(RunEnds):
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
-        new_config = None if config is None else config_text(config)
-        await self.write(states.update_thread, thread_id, metadata, new_config, check_lifetime(lifetime))
+        change = ThreadChange(None, None if config is None else config_text(config), check_lifetime(lifetime))
+        updated = False
+        # Metadata is merged outside of the transaction; after a concurrent change the loop repeats.
+        while not updated:
+            if metadata is not None:
+                known = await self.read(states.get_metadata, thread_id)
+                change = structs.replace(change, metadata=merged_metadata(known, metadata))
+            updated = await self.write(states.update_thread, thread_id, change)
         return await self.get_thread(thread_id)
 
     @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))
@@ -332,8 +342,21 @@ class Threads(RunEnds):
         """Create a run. A repeated idempotency key returns the first run."""
         return await self._create_run(new_run(request, self.policy), idempotency_key)
 
+    async def _inherit(self, new: NewRun) -> NewRun:
+        """Merge the metadata of a run before its transaction, which checks the texts that were merged.
+
+        On PostgreSQL a transaction delays no other caller, so that it merges them itself.
+        """
+        if not new.inherits or self.storage.engine == "postgres":
+            return new
+        assistant, thread = await self.read_one(create.get_sources, (new.assistant, new.thread_id))
+        if assistant is None:
+            return new
+        return structs.replace(new, inheritance=create.inherit(new.metadata, assistant, thread))
+
     async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
         await unpack_for(self, new.thread_id, new.checkpoint_id)
+        new = await self._inherit(new)
         size = len(new.kwargs) + len(new.metadata)
         with self._naming_not_loaded([new]):
             created = await self.write_once(
@@ -359,6 +382,7 @@ class Threads(RunEnds):
         new = [new_run(request, self.policy) for request in requests]
         for run in new:
             await unpack_for(self, run.thread_id, run.checkpoint_id)
+        new = await gather(*map(self._inherit, new))
         with self._naming_not_loaded(new):
             created = await self.write(create.create_all, new, self.kinds) if new else []
         return [row_to_run(run.record) for run in created]

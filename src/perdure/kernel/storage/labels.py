@@ -38,6 +38,11 @@ SLICE = 1000
 _ADD = BulkInsert(LABELS)
 _PUT = BulkInsert(LABELS, on_conflict="UPDATE SET value = excluded.value")
 _DROP = statement("DELETE FROM labels WHERE ns = :ns AND kind = :kind AND id {among:ids}")
+# Labels of an object, for its copy.
+_COPY = statement(
+    "INSERT INTO labels (ns, kind, id, key, value) SELECT ns, kind, :copy, key, value FROM labels"
+    " WHERE ns = :ns AND kind = :kind AND id = :id"
+)
 # Number of objects with a label, up to a limit.
 _COUNT = statement(
     "SELECT count(*) FROM (SELECT 1 FROM labels WHERE ns = :ns AND kind = :kind AND key = :key"
@@ -46,6 +51,11 @@ _COUNT = statement(
 )
 _OF_ROW = " = (SELECT l.value FROM labels AS l WHERE l.ns = :ns AND l.kind = :label_kind AND l.id = "
 _TEST = "id IN (SELECT l.id FROM labels AS l WHERE l.ns = :ns AND l.kind = "
+
+
+def encode_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Encode the values of metadata for `set_labels`, outside the transaction."""
+    return {key: _encode_value(value) for key, value in metadata.items()}
 
 
 def _encode_value(value: Any) -> str:
@@ -86,27 +96,28 @@ def _check_size(text: str, what: str, known: str) -> None:
         raise TooLarge(f"{what} would have {size} bytes as JSON; it takes at most {MAX_BYTES}")
 
 
-async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
-    """Replace the labels of objects, given as metadata by id."""
+async def set_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, str]]) -> None:
+    """Replace the labels of objects, given as results of `encode_labels` by id."""
     await drop_labels(tx, kind, list(labels))
     for rows in _build_slices(tx, kind, labels):
         await tx.write((_ADD, rows))
 
 
-async def put_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]) -> None:
+async def copy_labels(tx: Tx, kind: str, id: str, copy: str) -> None:
+    """Give a new object the labels of another one."""
+    await tx.execute(_COPY, kind=kind, id=id, copy=copy)
+
+
+async def put_labels(tx: Tx, kind: str, labels: Mapping[str, Mapping[str, str]]) -> None:
     """Add or change labels of objects with the next write of the transaction; other labels stay."""
     for rows in _build_slices(tx, kind, labels):
         await tx.defer((_PUT, rows))
 
 
 def _build_slices(
-    tx: Tx, kind: str, labels: Mapping[str, Mapping[str, Any]]
+    tx: Tx, kind: str, labels: Mapping[str, Mapping[str, str]]
 ) -> Iterator[Sequence[tuple[Any, ...]]]:
-    rows = [
-        (tx.ns, kind, id, key, _encode_value(value))
-        for id, metadata in labels.items()
-        for key, value in metadata.items()
-    ]
+    rows = [(tx.ns, kind, id, key, value) for id, values in labels.items() for key, value in values.items()]
     for start in range(0, len(rows), SLICE):
         yield rows[start : start + SLICE]
 

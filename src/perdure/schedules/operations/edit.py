@@ -33,7 +33,7 @@ async def create(
     """Create schedules; return an id or an error for each."""
     answers: list[str | PerdureError] = []
     rows: list[ScheduleRow] = []
-    labels: dict[str, Mapping[str, Any]] = {}
+    labels: dict[str, Mapping[str, str]] = {}
     names = [request.name for request in requests if request.name is not None]
     taken = {row.name for row in await tx.all(sql.GET_NAMED, names=names)} if names else set()
     for request in requests:

@@ -36,8 +36,8 @@ from perdure.threads.rows import (
     RunStepRow,
     StateRow,
     ThreadRow,
+    decode_references,
     get_origin,
-    get_references,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -289,13 +289,14 @@ class _Reading:
             self.runs[new.record.id] = new.record
             self._threads[new.thread.id] = new.thread
             self._assistants[new.record.assistant_id] = new.assistant
+            self._references[new.record.id] = new.references
         unread = [run_id for run_id in run_ids if run_id not in created]
         if unread:
             loaded = await load_runs(tx, unread)
+            self._references |= {run.id: decode_references(run.input) for run in loaded.values()}
             self.runs |= loaded
             self._threads |= await load_threads(tx, [run.thread_id for run in loaded.values()])
             self._assistants |= await resolve(tx, sorted({run.assistant_id for run in loaded.values()}))
-        self._references = {run.id: get_references(run) for run in self.runs.values()}
         await self._load_states()
         self._origins = {run.id: self._origin(run) for run in self.runs.values()}
         retried = [run.id for run in self.runs.values() if run.attempts > 1]

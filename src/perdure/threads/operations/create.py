@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
+from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.storage.labels import put_labels
+from perdure.kernel.storage.labels import encode_labels, put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import NOT_OVERDUE
@@ -32,13 +32,14 @@ from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy, OnCompletion
 from perdure.threads.rows import (
+    NO_REFERENCES,
     Created,
     CreatedRun,
     QueueRolloutRow,
+    RunReferences,
     RunRow,
     ThreadRow,
     decode_metadata,
-    merge_metadata,
     new_thread_row,
 )
 
@@ -48,6 +49,19 @@ _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "r
 def missing_assistant(name: str) -> str:
     """Return the message about an assistant that does not exist."""
     return f"Assistant {name} not found"
+
+
+class Inheritance(msgspec.Struct, frozen=True):
+    """Metadata of a run and its thread, merged from what an assistant and the thread had when it was read."""
+
+    assistant: tuple[str, str, str]
+    """ID, agent and metadata of the assistant."""
+    thread: str | None
+    """Metadata of the thread; None for a new thread."""
+    run: str
+    marked: str | None
+    """Metadata of the thread with the marks of the assistant; None if it has them already."""
+    labels: Mapping[str, str]
 
 
 class NewRun(msgspec.Struct, frozen=True):
@@ -77,6 +91,9 @@ class NewRun(msgspec.Struct, frozen=True):
     """First event of that stream, stored if the run is claimed in the same transaction."""
     trace_id: str | None = None
     """Trace of the caller."""
+    references: RunReferences = NO_REFERENCES
+    inheritance: Inheritance | None = None
+    """Metadata that was merged before the transaction; None to merge it there."""
 
 
 @requires(NOT_OVERDUE)
@@ -262,8 +279,11 @@ class _Creation:
         if not accepted:
             return
         tx = self._tx
-        marked = await self._mark(accepted)
-        rollouts = [self._rollout(request, thread) for _, request, thread in accepted]
+        inherited = {
+            thread.id: self._inherit(request, thread) for _, request, thread in accepted if request.inherits
+        }
+        rollouts = [self._rollout(request, thread, inherited) for _, request, thread in accepted]
+        marked = await self._mark([thread for _, _, thread in accepted], inherited)
         queued = await enqueue(tx, rollouts, self._kinds, self._made, self._holders, self.taking)
         runs: list[RunRow] = []
         new: list[ThreadRow] = []
@@ -273,7 +293,7 @@ class _Creation:
             run = self._run_row(QueueRolloutRow(*rollout), request, thread)
             runs.append(run)
             assistant = self._assistants[request.assistant]
-            self.answers[number] = CreatedRun(run, thread, assistant, request.first)
+            self.answers[number] = CreatedRun(run, thread, assistant, request.references, request.first)
             self._made += 1
             (new if not thread.status else busy).append(thread)
             # The stopped run may just have deleted its own thread.
@@ -288,24 +308,38 @@ class _Creation:
         changes.tell(tx, "run", ((run.id, "pending") for run in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in accepted))
 
-    async def _mark(self, accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> Collection[str]:
-        """Label threads with the assistants that work on them; return the IDs of the changed threads."""
-        worked_on = {
-            thread.id: (thread, self._assistants[request.assistant], not thread.status)
-            for _, request, thread in accepted
-            if request.inherits
-        }
-        return await _mark_threads(self._tx, worked_on) if worked_on else ()
-
-    def _rollout(self, request: NewRun, thread: ThreadRow) -> NewRollout:
-        tx, metadata = self._tx, request.metadata
+    def _inherit(self, request: NewRun, thread: ThreadRow) -> Inheritance:
+        """Return the merged metadata of a run. If a text has changed since it was read, merge it here."""
         assistant = self._assistants[request.assistant]
-        if request.inherits:
-            metadata = _run_metadata(metadata, assistant, thread)
+        current = thread.metadata if thread.status else None
+        merged = request.inheritance
+        if merged is not None and merged.thread == current and merged.assistant == _source(assistant):
+            return merged
+        return inherit(request.metadata, assistant, current)
+
+    async def _mark(
+        self, threads: Sequence[ThreadRow], inherited: Mapping[str, Inheritance]
+    ) -> Collection[str]:
+        """Label threads with the assistants that work on them; return the IDs of the changed threads."""
+        labels: dict[str, Mapping[str, str]] = {}
+        for thread in threads:
+            merged = inherited.get(thread.id)
+            if merged is not None and merged.marked is not None and thread.temporary is None:
+                thread.metadata = merged.marked
+                labels[thread.id] = merged.labels
+        if labels:
+            await put_labels(self._tx, THREAD, labels)
+        return labels.keys()
+
+    def _rollout(
+        self, request: NewRun, thread: ThreadRow, inherited: Mapping[str, Inheritance]
+    ) -> NewRollout:
+        tx, assistant = self._tx, self._assistants[request.assistant]
+        merged = inherited.get(thread.id)
         return NewRollout(
             input=request.kwargs,
             config=request.config,
-            metadata=metadata,
+            metadata=request.metadata if merged is None else merged.run,
             kind=RUN,
             queue=AGENTS_QUEUE,
             agent=assistant.agent,
@@ -358,29 +392,35 @@ def _lifetimes(accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, L
 # --- metadata ---------------------------------------------------------------------------------------------
 
 
-def _labels(assistant: AssistantRow) -> dict[str, Any]:
-    """Return the labels that find threads and runs by their assistant."""
-    return {"graph_id": assistant.agent, "assistant_id": assistant.id}
+async def get_sources(
+    tx: Tx, runs: Sequence[tuple[str, str | None]]
+) -> list[tuple[AssistantRow | None, str | None]]:
+    """Return the assistant and the metadata of the thread, for each assistant and thread of a new run."""
+    assistants = await resolve(tx, sorted({assistant for assistant, _ in runs}))
+    named = [thread_id for _, thread_id in runs if thread_id is not None]
+    threads = await load_threads(tx, named) if named else {}
+    known = {thread.id: thread.metadata for thread in threads.values() if not thread.is_gone}
+    return [(assistants.get(assistant), known.get(thread_id or "")) for assistant, thread_id in runs]
 
 
-def _run_metadata(own: str, assistant: AssistantRow, thread: ThreadRow) -> str:
-    """Merge a run's metadata over its thread's, and both over its assistant's."""
-    below = {**decode_metadata(assistant.metadata), **decode_metadata(thread.metadata)}
-    text, _ = merge_metadata("{}", {**below, **decode_metadata(own), **_labels(assistant)})
-    return text
+def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritance:
+    """Merge a run's metadata over its thread's, and both over its assistant's.
+
+    A new thread, without metadata, gets that of the run.
+    """
+    marks = {"graph_id": assistant.agent, "assistant_id": assistant.id}
+    mine = decode_metadata(own)
+    before = mine if thread is None else decode_metadata(thread)
+    after = {**before, **marks}
+    run = {**decode_metadata(assistant.metadata), **after, **mine, **marks}
+    return Inheritance(
+        assistant=_source(assistant),
+        thread=thread,
+        run=encode_json(run, what="metadata"),
+        marked=None if after == before else encode_json(after, what="metadata"),
+        labels=encode_labels(after if thread is None else marks),
+    )
 
 
-async def _mark_threads(
-    tx: Tx, worked_on: Mapping[str, tuple[ThreadRow, AssistantRow, bool]]
-) -> Collection[str]:
-    """Label threads with the assistant that worked on them last. The bool says whether the thread is new."""
-    labels: dict[str, dict[str, Any]] = {}
-    for thread, assistant, is_new in worked_on.values():
-        before = decode_metadata(thread.metadata)
-        text, after = merge_metadata(thread.metadata, _labels(assistant))
-        if thread.temporary is not None or after == before:
-            continue
-        thread.metadata = text
-        labels[thread.id] = after if is_new else _labels(assistant)
-    await put_labels(tx, THREAD, labels)
-    return labels.keys()
+def _source(assistant: AssistantRow) -> tuple[str, str, str]:
+    return assistant.id, assistant.agent, assistant.metadata

@@ -35,12 +35,12 @@ from perdure.threads.operations.values import with_its_values
 from perdure.threads.records import Failure
 from perdure.threads.rows import (
     CONTROLS,
+    END_EVENTS,
     NOTHING_NEXT,
     NextOf,
     RunRow,
     StateRow,
     ThreadRow,
-    end_body,
     failure_text,
     run_limits,
     webhook_body,
@@ -162,7 +162,7 @@ class _Settling:
             events.append(CONTROLS[run.outcome])
         if failure is not None:
             events.append(NewEvent("error", failure_text(failure) or ""))
-        events.append(NewEvent("end", end_body(run)))
+        events.append(END_EVENTS[run.status])
         self._appends.append(
             StreamAppend(
                 run.id,

@@ -12,7 +12,7 @@ from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.match import has
 from perdure.kernel.storage.filters import Clause
-from perdure.kernel.storage.labels import encode_metadata, set_labels
+from perdure.kernel.storage.labels import copy_labels, set_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.service.audit import audit
@@ -44,6 +44,25 @@ class NewThread(msgspec.Struct, frozen=True):
     checkpoint: Checked | None
     reuse: bool
     lifetime: Lifetime | None = None
+    labels: Mapping[str, str] = {}
+    """Encoded metadata by which threads are found."""
+
+
+class MergedMetadata(msgspec.Struct, frozen=True):
+    """New metadata of a thread, which was merged outside the transaction."""
+
+    known: str
+    """Metadata that it was merged with."""
+    text: str
+    labels: Mapping[str, str]
+
+
+class ThreadChange(msgspec.Struct, frozen=True):
+    """Change of a thread, with its bodies encoded. None leaves a property as it is."""
+
+    metadata: MergedMetadata | None
+    config: str | None
+    lifetime: Lifetime | None = None
 
 
 @keyed_as("create_thread")
@@ -57,6 +76,7 @@ async def create_threads(
     states: list[StateRow] = []
     answers: list[Created[ThreadAnswer] | tuple[str] | Conflict] = []
     lives: dict[str, Lifetime] = {}
+    labels: dict[str, Mapping[str, str]] = {}
     for request in requests:
         thread_id = request.thread_id or ids.uuid(tx.now, tx.ids)
         if thread_id in taken:
@@ -77,11 +97,14 @@ async def create_threads(
             state = new_state(tx, thread, request.checkpoint, None, None)
             states.append(state)
         threads.append(thread)
+        if request.labels:
+            labels[thread_id] = request.labels
         if request.lifetime is not None:
             lives[thread_id] = request.lifetime
         answers.append(Created((thread_id,), (thread, state)))
     await tx.defer(sql.ADD_THREADS.of(threads), sql.ADD_CHECKPOINTS.of(states))
-    await _label(tx, threads)
+    if labels:
+        await set_labels(tx, THREAD, labels)
     await set_lifetimes(tx, lives)
     changes.tell(tx, "thread", ((thread.id, thread.status) for thread in threads))
     created = [answer for answer in answers if not isinstance(answer, Conflict)]
@@ -99,12 +122,6 @@ async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
     return {thread.id for thread in threads.values() if not thread.is_gone}
 
 
-async def _label(tx: Tx, threads: Sequence[ThreadRow]) -> None:
-    labels = {thread.id: decode_metadata(thread.metadata) for thread in threads if thread.metadata != "{}"}
-    if labels:
-        await set_labels(tx, THREAD, labels)
-
-
 async def _visible(tx: Tx, thread_id: str) -> ThreadRow:
     thread = (await load_threads(tx, [thread_id], lock=True)).get(thread_id)
     if thread is None or thread.is_gone:
@@ -112,26 +129,33 @@ async def _visible(tx: Tx, thread_id: str) -> ThreadRow:
     return thread
 
 
-async def update_thread(
-    tx: Tx,
-    thread_id: str,
-    metadata: Mapping[str, Any] | None,
-    config: str | None,
-    lifetime: Lifetime | None = None,
-) -> None:
-    """Merge into the metadata, replace the config, and set a lifetime that starts now."""
+async def get_metadata(tx: Tx, thread_id: str) -> str:
+    """Get the metadata of a thread as JSON."""
+    thread = (await load_threads(tx, [thread_id])).get(thread_id)
+    if thread is None or thread.is_gone:
+        raise NotFound(f"Thread {thread_id} not found")
+    return thread.metadata
+
+
+async def update_thread(tx: Tx, thread_id: str, change: ThreadChange) -> bool:
+    """Replace the metadata and the config, and set a lifetime that starts now.
+
+    Return False and change nothing if the metadata differs from that which the change was merged with.
+    """
     thread = await _visible(tx, thread_id)
     thread.updated_at = tx.now
-    thread.config = thread.config if config is None else config
-    if metadata is not None:
-        merged = {**decode_metadata(thread.metadata), **metadata}
-        thread.metadata = encode_metadata(merged, known=thread.metadata)
-        await set_labels(tx, THREAD, {thread_id: merged})
+    thread.config = thread.config if change.config is None else change.config
+    if change.metadata is not None:
+        if change.metadata.known != thread.metadata:
+            return False
+        thread.metadata = change.metadata.text
+        await set_labels(tx, THREAD, {thread_id: change.metadata.labels})
     await tx.write(sql.EDIT_THREADS.of([thread]))
-    if lifetime is not None:
-        await set_lifetimes(tx, {thread_id: lifetime})
+    if change.lifetime is not None:
+        await set_lifetimes(tx, {thread_id: change.lifetime})
     changes.tell(tx, "thread", [(thread_id, thread.status)])
     await audit(tx, "update_thread", [thread_id])
+    return True
 
 
 @keyed_as("copy_thread")
@@ -162,7 +186,7 @@ async def _copy(tx: Tx, thread_id: str, thread: ThreadRow | None) -> str | NotFo
     await tx.write(sql.ADD_THREADS.of([copy]))
     await tx.execute(sql.COPY_CHECKPOINTS, thread_id=thread_id, copy=copy.id, rollback=ROLLBACK)
     await copy_graphs(tx, thread_id, copy.id)
-    await _label(tx, [copy])
+    await copy_labels(tx, THREAD, thread_id, copy.id)
     changes.tell(tx, "thread", [(copy.id, copy.status)])
     return copy.id
 
