@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.access.tables import TABLES as ACCESS_TABLES
-from perdure.agents.agent import Agent
-from perdure.agents.context import Cancelled, Context, Interrupted
+from perdure.agents.context import Agent, Cancelled, Context, Interrupted
 from perdure.agents.records import PhaseContext, RecordedSpan
 from perdure.checkpoints.records import (
     CheckpointQuery,

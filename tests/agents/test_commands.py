@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from tests.agents.support import PATIENCE, MemoryContext, Thread, run, start
 
-from perdure.agents.agent import Agent
 from perdure.agents.commands import Command
-from perdure.agents.context import AgentError, Cancelled, Interrupted
+from perdure.agents.context import Agent, AgentError, Cancelled, Interrupted
 from perdure.kernel.config import secret_variables
 from perdure.kernel.errors import InvalidInput
 from perdure.worker.registry import Agents

@@ -13,11 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.agents.commands import Command
-from perdure.agents.confinement import Confinement, confine, find_user
+from perdure.agents.commands import Command, isolated
+from perdure.agents.confinement import (
+    MAX_ENTRIES,
+    Confinement,
+    PrivatePaths,
+    confine,
+    find_user,
+    list_private_paths,
+)
 from perdure.agents.context import AgentError
-from perdure.agents.isolated import isolated
-from perdure.agents.private_paths import MAX_ENTRIES, PrivatePaths, list_private_paths
 from perdure.agents.processes import NOT_STARTED, run_captured
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.agents.http_section import Cors, HttpSection, load_http
+from perdure.agents.sections import Cors, HttpSection, load_http
 from perdure.kernel.errors import InvalidInput
 from perdure.outbox.webhooks.urls import UrlPolicy, check_webhook_url
 

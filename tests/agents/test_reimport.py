@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from perdure.agents.failures import explain_failure
 from perdure.agents.loading import import_target
-from perdure.agents.project import PROJECT
-from perdure.agents.reimport import files_below, imported_anew
+from perdure.agents.project import PROJECT, explain_failure, files_below, imported_anew
 
 
 @pytest.fixture

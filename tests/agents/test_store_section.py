@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.agents.store_section import ItemSetup, load_items
+from perdure.agents.sections import ItemSetup, load_items
 from perdure.items.records import ItemPolicy
 
 

@@ -13,7 +13,7 @@ from tests.kernel.support import until_true
 from tests.server.native.support import housed
 
 from perdure import Agents, InMemoryLightningStore, Perdure
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import isolated
 from perdure.integrations.langgraph import MemoryTool
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.ids import derived_ulid

@@ -24,8 +24,7 @@ from langgraph_sdk.runtime import ServerRuntime
 from tests.agents.support import MemoryContext, Thread, run, start
 from typing_extensions import TypedDict
 
-from perdure.agents.agent import Agent
-from perdure.agents.context import AgentError, Cancelled
+from perdure.agents.context import Agent, AgentError, Cancelled
 from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphPut
 from perdure.kernel.errors import InvalidInput
 from perdure.langgraph.shapes import schemas

@@ -16,8 +16,7 @@ from langgraph.types import interrupt
 from tests.agents.support import Checkpoint, MemoryContext, Thread, run
 from typing_extensions import TypedDict
 
-from perdure.agents.agent import Agent
-from perdure.agents.context import AgentError
+from perdure.agents.context import Agent, AgentError
 from perdure.checkpoints.records import CheckpointQuery
 from perdure.langgraph.revival import strict_serializer
 from perdure.worker.registry import Agents

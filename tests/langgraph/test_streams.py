@@ -21,7 +21,7 @@ from langgraph.types import Send, interrupt
 from tests.agents.support import MemoryContext, Thread, run
 from typing_extensions import TypedDict
 
-from perdure.agents.agent import Agent
+from perdure.agents.context import Agent
 from perdure.langgraph.wire import plain
 from perdure.worker.registry import Agents
 

@@ -10,7 +10,7 @@ from tests.memory.agents import recall
 from tests.server.native.support import housed
 
 from perdure import Agents, InMemoryLightningStore, Perdure, RunRequest
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.kernel.ids import derived_ulid
 from perdure.memory.index import MemoryIndexer

@@ -11,7 +11,7 @@ import pytest
 from tests.server.native.support import housed
 from tests.worker.graph_agents import Graphs
 
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import isolated
 from perdure.checkpoints.records import CheckpointQuery
 from perdure.checkpoints.service import StoredCheckpoints as GraphService
 from perdure.client.run_queue import RemoteRunQueue

@@ -13,7 +13,7 @@ from tests.server.native.support import housed
 from tests.worker.isolated_agents import remembering
 
 from perdure import Agents, Perdure, RunRequest, open_store
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.worker.options import WorkerOptions
 from perdure.worker.worker import RunWorker

@@ -9,7 +9,7 @@ import pytest
 from tests.worker import isolated_agents
 from tests.worker.worker_support import House
 
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import isolated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

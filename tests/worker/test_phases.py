@@ -18,8 +18,7 @@ from tests.server.native.support import housed
 from tests.support.kinds import KINDS
 from tests.worker import phase_agents
 
-from perdure.agents.commands import Command
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import Command, isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.eventlog.file_log import FileEventLog
 from perdure.executions.model import ExecutionSeed, NewPhase, PhaseInput, PhaseOrder

@@ -16,9 +16,8 @@ from tests.worker.session_agents import LONG, elsewhere, talker
 from tests.worker.worker_support import House
 
 from perdure import Perdure
-from perdure.agents.commands import Command
+from perdure.agents.commands import Command, isolated
 from perdure.agents.context import Retriable
-from perdure.agents.isolated import isolated
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import Fenced, InvalidInput, OutcomeUnknown, StorageUnavailable

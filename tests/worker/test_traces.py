@@ -12,8 +12,7 @@ from tests.worker import traced_agents
 from tests.worker.traced_agents import SECRET
 
 from perdure import PromptTemplate, Span
-from perdure.agents.commands import Command
-from perdure.agents.isolated import isolated
+from perdure.agents.commands import Command, isolated
 from perdure.embedding.perdure import Perdure
 from perdure.spans.recording import parse_traceparent
 from perdure.threads.records import RunCommand, RunEnd, RunRequest

@@ -6,6 +6,8 @@ of Claude Code, Codex and pi are written to the session unchanged. Replies are `
 `session` lines; a `cancel` line asks the process to stop. `items` lines read and write items, `memory` lines
 search memory, and `resources` lines read the run's resources; the reply has the same type. An isolated graph
 also writes `record`, `settle`, `find` and `deltas` lines; the reply is a `found` line.
+
+An isolated agent is a command whose program executes one attempt, so that a crash affects no other run.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,14 +34,7 @@ from perdure.agents.confinement import (
     find_user,
     get_confinement,
 )
-from perdure.agents.context import (
-    AgentError,
-    Cancelled,
-    Context,
-    StepResult,
-    enclosing_step,
-    enter_branch,
-)
+from perdure.agents.context import AgentError, Cancelled, Context, StepResult, enclosing_step, enter_branch
 from perdure.agents.messages import (
     DECODER,
     Deltas,
@@ -447,3 +443,28 @@ class _Conversation:
     async def _settle_errors(self) -> None:
         await asyncio.wait({self._errors}, timeout=ERRORS_SECONDS)
         self._errors.cancel()
+
+
+CHILD = "perdure.worker.child"
+"""The program that runs one attempt of an agent."""
+
+
+def isolated(
+    path: str,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    sandbox: SandboxChoice | None = None,
+    network: bool = False,
+    uid: int | str | None = None,
+) -> Command:
+    """An agent that a separate process imports by its path (`module:name` or `./file.py:name`).
+
+    ```python
+    agents.register("careful", isolated("my_agents:careful"))
+    ```
+
+    Each attempt gets a process. If it blocks, runs out of memory or is killed, the run ends with an error,
+    and the worker continues. `sandbox`, `network` and `uid` are those of a `Command`.
+    """
+    argv, limit = [sys.executable, "-m", CHILD, path], 4 * MAX_LINE
+    return Command(argv, cwd=directory, max_line=limit, whole=True, sandbox=sandbox, network=network, uid=uid)

@@ -1,4 +1,4 @@
-"""Context of an agent, and the exceptions of agents."""
+"""The interface of agents, their context, and their exceptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
-from perdure.agents.records import PhaseContext, RecordedSpan
+from perdure.agents.records import AgentSpec, PhaseContext, RecordedSpan
 from perdure.checkpoints.records import CheckpointQuery, GraphDelta, GraphDeltaQuery, GraphSteps, GraphTuple
 from perdure.items.calls import ItemCalls
 from perdure.kernel.errors import PerdureError
@@ -382,4 +382,19 @@ class Context(Protocol):
 
     def call(self, coroutine: Callable[[], Awaitable[T]]) -> T:
         """For a sync agent, from its own thread: run one of the methods above and wait for it."""
+        ...
+
+
+class Agent(Protocol):
+    """An agent: a spec, and a method that executes it."""
+
+    spec: AgentSpec
+    blocking: bool
+    """True to run in a separate thread, because the agent would block the event loop."""
+
+    async def run(self, ctx: Context, input: Any) -> Any:
+        """Execute the agent; return the final values of the thread, or None to keep the last saved ones.
+
+        A cancelled agent stops; code that does not stop within a few seconds is abandoned.
+        """
         ...

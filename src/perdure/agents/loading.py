@@ -20,11 +20,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from perdure.agents.commands import Command
+from perdure.agents.commands import Command, isolated
 from perdure.agents.confinement import BUBBLEWRAP, SandboxChoice
-from perdure.agents.failures import explain_failure, own_traceback
-from perdure.agents.isolated import isolated
-from perdure.agents.project import PROJECT
+from perdure.agents.project import PROJECT, explain_failure, own_traceback
 from perdure.agents.records import DEFAULT_TIMEOUT, GRAPH_TIMEOUT
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import InvalidInput, PerdureError

@@ -14,7 +14,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from perdure.agents.context import AgentError, Context
-from perdure.agents.inputs import format_reason
+from perdure.agents.functions import format_reason
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory

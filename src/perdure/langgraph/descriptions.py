@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.agents.agent import Agent
+from perdure.agents.context import Agent
 from perdure.agents.records import AgentDescription
 from perdure.assistants.model import MAX_AGENT_DESCRIPTION
 from perdure.kernel.codec import encode_json

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.agents.agent import Agent
+from perdure.agents.context import Agent
 from perdure.agents.records import AgentDescription
 from perdure.assistants.records import Assistant
 from perdure.assistants.service import Assistants

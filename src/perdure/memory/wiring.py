@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from perdure.agents.store_section import embed_named
+from perdure.agents.sections import embed_named
 from perdure.jobs.model import JobRegistry
 from perdure.kernel.config import Settings
 from perdure.kernel.storage.port import Storage

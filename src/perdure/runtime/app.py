@@ -13,8 +13,7 @@ from typing import Any
 from perdure.access.guesses import UNLIMITED, Guess, GuessLimits
 from perdure.access.logins import Login, prove
 from perdure.access.model import Token
-from perdure.agents.http_section import HttpSection
-from perdure.agents.store_section import ItemSetup
+from perdure.agents.sections import HttpSection, ItemSetup
 from perdure.graph_requests.graphs import AgentGraphs
 from perdure.kernel.config import Settings
 from perdure.kernel.errors import (

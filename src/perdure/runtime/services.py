@@ -12,8 +12,7 @@ from typing import Self
 
 from perdure.access.authentication import Authentication
 from perdure.access.service import Access
-from perdure.agents.http_section import HttpSection
-from perdure.agents.store_section import ItemSetup
+from perdure.agents.sections import HttpSection, ItemSetup
 from perdure.approvals.due import DueApprovals
 from perdure.approvals.service import Approvals, LinkedApprovals
 from perdure.assistants.service import Assistants

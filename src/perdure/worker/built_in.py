@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.agents.agent import Agent
 from perdure.agents.confinement import get_confinement
-from perdure.agents.context import AgentError, Context
+from perdure.agents.context import Agent, AgentError, Context
 from perdure.agents.functions import in_thread
 from perdure.agents.processes import Captured, run_captured
 from perdure.agents.records import AgentSpec

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from perdure.agents.agent import Agent
 from perdure.agents.confinement import Confinement
-from perdure.agents.context import AgentError, Cancelled, Interrupted, Retriable
+from perdure.agents.context import Agent, AgentError, Cancelled, Interrupted, Retriable
 from perdure.agents.records import AgentSpec
 from perdure.checkpoints.records import GraphSteps
 from perdure.kernel.clock import boottime, human_duration

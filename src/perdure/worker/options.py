@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from perdure.agents.confinement import Confinement, SandboxName
-from perdure.agents.private_paths import list_private_paths
+from perdure.agents.confinement import Confinement, SandboxName, list_private_paths
 from perdure.kernel.config import Settings
 from perdure.threads.model import RUN_QUEUES, QueueName
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.agents.agent import Agent
-from perdure.agents.context import AgentError, Interrupted
+from perdure.agents.context import Agent, AgentError, Interrupted
 from perdure.agents.processes import NOT_STARTED
 from perdure.agents.records import PhaseContext
 from perdure.checkpoints.records import GraphState

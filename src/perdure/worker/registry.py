@@ -8,8 +8,8 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from perdure.agents.agent import Agent
 from perdure.agents.commands import Command, CommandAgent
+from perdure.agents.context import Agent
 from perdure.agents.functions import FunctionAgent
 from perdure.agents.records import DEFAULT_TIMEOUT, MAX_TIMEOUT, AgentSpec
 from perdure.assistants.model import check_description

@@ -41,7 +41,7 @@ from perdure.worker.worker_stats import QueueStats, Statistics
 from perdure.worker.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from perdure.agents.agent import Agent
+    from perdure.agents.context import Agent
     from perdure.worker.registry import Agents
 
 logger = logging.getLogger(__name__)

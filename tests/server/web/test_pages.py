@@ -14,7 +14,7 @@ from tests.server.local_server import serving_locally
 from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore
-from perdure.agents.http_section import HttpSection
+from perdure.agents.sections import HttpSection
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
 from perdure.server.table import build_application

@@ -103,8 +103,8 @@ def gather_handlers(settings: Settings) -> Agents:
 
 def include(agents: Agents, given: Sequence[str]) -> None:
     """Add the agents of the command line."""
-    from perdure.agents.failures import explain_failure
     from perdure.agents.loading import import_named
+    from perdure.agents.project import explain_failure
     from perdure.kernel.errors import InvalidInput
     from perdure.worker.registry import Agents
 

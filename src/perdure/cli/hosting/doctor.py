@@ -129,10 +129,8 @@ async def _checks(settings: Settings, context: CommandContext) -> AsyncIterator[
 
 def _agent_checks(settings: Settings) -> Iterator[DoctorCheck]:
     """Check the agents of `perdure.toml` and `langgraph.json`, and report unsupported sections."""
-    from perdure.agents.http_section import load_http
     from perdure.agents.loading import GRAPHS_FILE
-    from perdure.agents.sections import unsupported
-    from perdure.agents.store_section import load_items
+    from perdure.agents.sections import load_http, load_items, unsupported
 
     loaded = load_quietly(settings)
     if loaded.agents.names:

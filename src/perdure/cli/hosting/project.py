@@ -10,10 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perdure.agents.http_section import load_http
 from perdure.agents.loading import LoadedAgents, LoadFailure, graphs_file, list_project_files, load_agents
-from perdure.agents.project import PROJECT
-from perdure.agents.reimport import ImportedFiles, Stamp, Stamps, files_below, imported_anew, read_stamps
+from perdure.agents.project import (
+    PROJECT,
+    ImportedFiles,
+    Stamp,
+    Stamps,
+    files_below,
+    imported_anew,
+    read_stamps,
+)
+from perdure.agents.sections import load_http
 from perdure.cli.hosting.agents import include
 from perdure.cli.hosting.server import auth_here
 from perdure.kernel.config import FILE_VARIABLE, Settings, config_file

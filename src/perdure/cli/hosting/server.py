@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perdure.agents.http_section import HttpSection, load_http
-from perdure.agents.sections import load_auth, load_thread_ttl
-from perdure.agents.store_section import ItemSetup, load_items
+from perdure.agents.sections import HttpSection, ItemSetup, load_auth, load_http, load_items, load_thread_ttl
 from perdure.cli.hosting import logs
 from perdure.cli.hosting.supervisor import READY
 from perdure.cli.shell.output import warn

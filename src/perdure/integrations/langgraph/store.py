@@ -7,7 +7,7 @@ from typing import Self
 
 from langgraph.store.base import IndexConfig, TTLConfig, ensure_embeddings
 
-from perdure.agents.store_section import parse_item_policy
+from perdure.agents.sections import parse_item_policy
 from perdure.integrations.langgraph.opening import OpenedDatabase, Place
 from perdure.items.service import Items
 from perdure.items.vectors import ItemIndex

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
-from perdure.agents.http_section import Cors
+from perdure.agents.sections import Cors
 from perdure.kernel.errors import (
     Forbidden,
     InvalidInput,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from perdure.agents.http_section import Cors
+from perdure.agents.sections import Cors
 from perdure.kernel.errors import StartRefused
 
 ANY = "*"
