@@ -1,7 +1,7 @@
 """Operations on executions: open and end them with the attempts of phases, and record their usage.
 
-`EXECUTIONS` listens to the kind `phase`: the transaction that claims an attempt opens a row, and the
-transaction that ends the attempt closes it, for every kind of end.
+The transaction that claims an attempt of a phase opens a row, by the listener `EXECUTIONS`. The transaction
+that ends the attempt closes it, for every kind of end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from perdure.executions.model import (
     RELEASED,
     SKIPPED,
     SUCCESS,
+    ClosedExecution,
+    EndedAttempt,
     ExecutionSeed,
     PhaseReport,
     error_text,
     get_outcome,
+    get_report,
     parse_workflow_name,
 )
 from perdure.executions.rows import (
@@ -45,7 +48,6 @@ from perdure.rollouts.model import (
     UNRESPONSIVE,
     AttemptEnd,
     AttemptStart,
-    EndedRollout,
     Listener,
 )
 
@@ -170,22 +172,32 @@ async def _add(tx: Tx, rows: Sequence[WholeExecution]) -> None:
     changes.tell(tx, "execution", ((row.id, "running") for row in rows))
 
 
-async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """End the executions of these attempts, and add their ids and usage to the attempts' notes."""
-    by_attempt = {(end.rollout_id, end.attempt_id): end for end in ends}
-    rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends}))
-    closed: list[tuple[ExecutionRow, ExecutionFinish]] = []
-    for row in rows:
-        end = by_attempt.get((row.rollout_id or "", row.attempt_id or ""))
-        if end is None:
-            continue
-        report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
-        closed.append((row, _build_finish(end, report)))
-        report.execution_id, report.session_id = row.id, row.session_id
-        report.tokens, report.cost_usd = row.tokens, row.cost_usd or 0.0
-        report.error = report.error or _lapse(end)
-        report.turns = row.turns if report.turns is None else report.turns
-    await _close(tx, closed)
+async def close_attempts(tx: Tx, ends: Sequence[AttemptEnd]) -> list[EndedAttempt]:
+    """End the executions of these attempts. Return each attempt with its execution."""
+    rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends})) if ends else []
+    by_attempt = {(row.rollout_id, row.attempt_id): row for row in rows}
+    attempts: list[EndedAttempt] = []
+    closing: list[tuple[ExecutionRow, ExecutionFinish]] = []
+    for end in ends:
+        report = get_report(end.report)
+        row = by_attempt.get((end.rollout_id, end.attempt_id))
+        if row is not None:
+            closing.append((row, _build_finish(end, report)))
+        attempts.append(EndedAttempt(end, report, None if row is None else _closed(row, end, report)))
+    await _close(tx, closing)
+    return attempts
+
+
+def _closed(row: ExecutionRow, end: AttemptEnd, report: PhaseReport) -> ClosedExecution:
+    turns = row.turns if report.turns is None else report.turns
+    return ClosedExecution(
+        id=row.id,
+        session_id=row.session_id,
+        turns=turns or 0,
+        tokens=row.tokens,
+        cost_usd=row.cost_usd or 0.0,
+        error=report.error or _lapse(end),
+    )
 
 
 def _lapse(end: AttemptEnd) -> str | None:
@@ -209,12 +221,14 @@ def _build_finish(end: AttemptEnd, report: PhaseReport) -> ExecutionFinish:
     )
 
 
-async def _on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-    await tx.execute(sql.DROP_SEEDS, ids=[end.rollout_id for end in ended])
+async def drop_seeds(tx: Tx, rollout_ids: Sequence[str]) -> None:
+    """Delete the seeds of ended phases, of which no execution follows."""
+    if rollout_ids:
+        await tx.execute(sql.DROP_SEEDS, ids=list(rollout_ids))
 
 
-EXECUTIONS: Final = Listener(on_claimed=_on_claimed, on_attempt_ended=_on_attempt_ended, on_ended=_on_ended)
-"""Listener that keeps executions in step with phases."""
+EXECUTIONS: Final = Listener(on_claimed=_on_claimed)
+"""Listener that opens executions with the attempts of phases."""
 
 
 async def record_progress(tx: Tx, reports: Sequence[ExecutionProgress]) -> None:
