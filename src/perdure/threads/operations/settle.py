@@ -201,8 +201,7 @@ class _Settling:
         tx, ids = self._tx, sorted(self._rests)
         if not ids:
             return
-        ended = {run.id for run in self._ended}
-        busy = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids) if row.id not in ended}
+        busy = await self._find_busy(ids)
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
@@ -231,6 +230,16 @@ class _Settling:
                     await tx.execute(sql.HIDE_RUNS, thread_id=thread_id)
         await tx.defer(sql.MOVE_THREADS.of([self._threads[id] for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
+
+    async def _find_busy(self, ids: Sequence[str]) -> set[str]:
+        """Return the threads with further live runs."""
+        # A part of a workflow is the only live run of its thread.
+        shared = [id for id in ids if any(run.parent is None for run in self._rests[id])]
+        if not shared:
+            return set()
+        ended = {run.id for run in self._ended}
+        live = await self._tx.all(sql.LIVE_RUNS, thread_ids=shared)
+        return {row.thread_id for row in live if row.id not in ended}
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """Return the threads whose state has next steps."""
