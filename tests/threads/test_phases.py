@@ -17,7 +17,6 @@ from perdure.executions.model import (
     PhaseInput,
     PhaseOrder,
     PhaseReport,
-    get_report,
 )
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
@@ -76,7 +75,8 @@ class Phases:
 
     def reports(self) -> list[PhaseReport]:
         """Return the reports of the ended attempts."""
-        return [get_report(end.report) for end in self.tries]
+        reports = [end.report for end in self.tries]
+        return [report for report in reports if isinstance(report, PhaseReport)]
 
     async def create(self, *requests: NewPhase) -> list[Any]:
         return await self.queue.write(self.starter.create, requests)

@@ -24,8 +24,8 @@ phases:
     command: make publish
     depends_on: [build]
 """
-STATEMENTS: Final[Mapping[Engine, tuple[int, int]]] = {"postgres": (15, 14), "sqlite": (34, 28)}
-"""At the end of the first phase, which starts the second, and of the last.
+STATEMENTS: Final[Mapping[Engine, tuple[int, int]]] = {"postgres": (15, 13), "sqlite": (34, 28)}
+"""Maximum at the end of the first phase, which starts the second, and of the last.
 
 On PostgreSQL a statement is a round trip, and writes of several tables are sent as one. On SQLite each table
 is written by a statement of its own.
@@ -91,6 +91,7 @@ async def test_the_end_of_a_phase_takes_few_statements(
     assert (await world.workflows.get(run_id)).status == "succeeded"
     sent = [[_names(text) for text in end] for end in statements.ends]
     print("\n".join(f"{number}. {name}" for end in sent for number, name in enumerate(end, 1)))
-    assert tuple(map(len, sent)) == STATEMENTS[world.storage.engine], sent
+    for end, most in zip(sent, STATEMENTS[world.storage.engine], strict=True):
+        assert len(end) <= most, end
     locks = [name for end in sent for name in end if name == "workflows.LOCK_RUNS"]
     assert len(locks) == len(sent)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, Protocol, get_args
 
 import msgspec
 
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import AttemptEnd, EndedRollout, EndReport
+from perdure.rollouts.model import EndReport
 
 PHASE: Final = "phase"
 WORKFLOWS_QUEUE: Final = "workflows"
@@ -190,42 +190,6 @@ class PhaseReport(EndReport):
     api_duration_ms: int | None = None
     error: str | None = None
     """Error of the attempt, as a text."""
-
-
-class ClosedExecution(NamedTuple):
-    """An execution that has ended with its attempt."""
-
-    id: str
-    session_id: str | None
-    turns: int
-    tokens: int
-    cost_usd: float
-    error: str | None
-    """Error that the worker reported, otherwise the reason of the end."""
-
-
-class EndedAttempt(NamedTuple):
-    """An ended attempt of a phase."""
-
-    end: AttemptEnd
-    report: PhaseReport
-    execution: ClosedExecution | None
-    """None if the attempt has none that is open."""
-
-
-class EndedPhase(NamedTuple):
-    """An ended phase. Its execution and its questions are those of an attempt that ended at the same time."""
-
-    end: EndedRollout
-    report: PhaseReport
-    execution: ClosedExecution | None
-    interrupts: str | None
-    """Questions that its thread waits to have answered, as JSON."""
-
-
-def get_report(report: EndReport | None) -> PhaseReport:
-    """Return the report of a worker; an empty one if no worker reported the end."""
-    return report if isinstance(report, PhaseReport) else PhaseReport()
 
 
 # --- the input --------------------------------------------------------------------------------------------

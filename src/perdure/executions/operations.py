@@ -7,7 +7,7 @@ that ends the attempt closes it, for every kind of end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -19,13 +19,10 @@ from perdure.executions.model import (
     RELEASED,
     SKIPPED,
     SUCCESS,
-    ClosedExecution,
-    EndedAttempt,
     ExecutionSeed,
     PhaseReport,
     error_text,
     get_outcome,
-    get_report,
     parse_workflow_name,
 )
 from perdure.executions.rows import (
@@ -48,6 +45,7 @@ from perdure.rollouts.model import (
     UNRESPONSIVE,
     AttemptEnd,
     AttemptStart,
+    EndedRollout,
     Listener,
 )
 
@@ -172,6 +170,27 @@ async def _add(tx: Tx, rows: Sequence[WholeExecution]) -> None:
     changes.tell(tx, "execution", ((row.id, "running") for row in rows))
 
 
+class EndedAttempt(NamedTuple):
+    """An ended attempt of a phase, and its execution, which has ended with it; None if none was open."""
+
+    end: AttemptEnd
+    report: PhaseReport
+    execution: ExecutionRow | None
+    error: str | None
+    """Error that its worker reported, otherwise the reason of the end of the execution."""
+
+
+class EndedPhase(NamedTuple):
+    """An ended phase. Execution and error are those of an attempt that ended at the same time."""
+
+    end: EndedRollout
+    report: PhaseReport
+    execution: ExecutionRow | None
+    error: str | None
+    interrupts: str | None
+    """Questions that its thread waits to have answered, as JSON."""
+
+
 async def close_attempts(tx: Tx, ends: Sequence[AttemptEnd]) -> list[EndedAttempt]:
     """End the executions of these attempts. Return each attempt with its execution."""
     rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends})) if ends else []
@@ -179,25 +198,31 @@ async def close_attempts(tx: Tx, ends: Sequence[AttemptEnd]) -> list[EndedAttemp
     attempts: list[EndedAttempt] = []
     closing: list[tuple[ExecutionRow, ExecutionFinish]] = []
     for end in ends:
-        report = get_report(end.report)
-        row = by_attempt.get((end.rollout_id, end.attempt_id))
+        report, row = _get_report(end), by_attempt.get((end.rollout_id, end.attempt_id))
         if row is not None:
             closing.append((row, _build_finish(end, report)))
-        attempts.append(EndedAttempt(end, report, None if row is None else _closed(row, end, report)))
+        error = report.error or (None if row is None else _lapse(end))
+        attempts.append(EndedAttempt(end, report, row, error))
     await _close(tx, closing)
     return attempts
 
 
-def _closed(row: ExecutionRow, end: AttemptEnd, report: PhaseReport) -> ClosedExecution:
-    turns = row.turns if report.turns is None else report.turns
-    return ClosedExecution(
-        id=row.id,
-        session_id=row.session_id,
-        turns=turns or 0,
-        tokens=row.tokens,
-        cost_usd=row.cost_usd or 0.0,
-        error=report.error or _lapse(end),
-    )
+def _get_report(end: AttemptEnd | EndedRollout) -> PhaseReport:
+    """Return the report of a worker; an empty one if no worker reported the end."""
+    return end.report if isinstance(end.report, PhaseReport) else PhaseReport()
+
+
+def build_ended_phases(
+    ended: Sequence[EndedRollout], attempts: Sequence[EndedAttempt], interrupts: Mapping[str, str]
+) -> list[EndedPhase]:
+    """Build the ended phases, each with the results of its attempt that ended at the same time."""
+    phases: list[EndedPhase] = []
+    by_rollout = {attempt.end.rollout_id: attempt for attempt in attempts}
+    for end in ended:
+        report, attempt = _get_report(end), by_rollout.get(end.rollout_id)
+        execution, error = (None, report.error) if attempt is None else (attempt.execution, attempt.error)
+        phases.append(EndedPhase(end, report, execution, error, interrupts.get(end.rollout_id)))
+    return phases
 
 
 def _lapse(end: AttemptEnd) -> str | None:
@@ -317,8 +342,8 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, ExecutionFinish]])
         else:
             whole.append(WholeExecution(**msgspec.structs.asdict(row), output_text=ending.output))
     ended = [row for row, _ in closed]
-    await tx.write(sql.CLOSE.of(without))
-    await tx.write(sql.CLOSE_WITH_OUTPUT.of(whole))
+    await tx.defer(sql.CLOSE.of(without))
+    await tx.defer(sql.CLOSE_WITH_OUTPUT.of(whole))
     await count(tx, ended)
     changes.tell(tx, "execution", ((row.id, get_outcome(row.success or 0, row.stop_reason)) for row in ended))
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from perdure.executions.model import (
-    EndedAttempt,
-    EndedPhase,
     LoadedPhases,
     NewPhase,
     PhaseInput,
     PhaseInputs,
     PhaseOrder,
     PhaseStarter,
-    get_report,
 )
-from perdure.executions.operations import EXECUTIONS, close_attempts, drop_seeds
+from perdure.executions.operations import EXECUTIONS, build_ended_phases, close_attempts, drop_seeds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.memory.feed import feed_ended
 from perdure.messaging.operations.turns import CHAT, end_turns
-from perdure.rollouts.model import EndedRollout, Kinds, RolloutEnds, RolloutKind
+from perdure.rollouts.model import Kinds, RolloutEnds, RolloutKind
 from perdure.threads.operations import phases
 from perdure.threads.operations.phases import LockedPhases
 from perdure.threads.operations.settle import PHASE_KIND, find_interrupts, settle_runs
@@ -69,11 +66,7 @@ class ThreadPhases:
 
 
 async def end_phases(tx: Tx, ends: RolloutEnds, starter: PhaseStarter) -> None:
-    """Apply the ends of phases, and of their attempts, to every domain.
-
-    The order of the calls is the order of locks in AGENTS.md, and each call gets what earlier ones returned.
-    The rows of rollouts and attempts are written before, the lines, workers and counts after it.
-    """
+    """Apply the ends of phases and of their attempts to every domain, in the order of locks in AGENTS.md."""
     runs = await lock_parents(tx, ends)  # workflow_runs
     interrupts = await find_interrupts(tx, ends.attempts)
     attempts = await close_attempts(tx, ends.attempts)  # executions, execution_stats, chat_threads
@@ -83,19 +76,6 @@ async def end_phases(tx: Tx, ends: RolloutEnds, starter: PhaseStarter) -> None:
     await settle_runs(tx, ends.rollouts)  # threads of locked lines, stream heads, outbox
     await drop_seeds(tx, [end.rollout_id for end in ends.rollouts])
     await feed_ended(tx, ends.rollouts)  # outbox
-
-
-def build_ended_phases(
-    ended: Sequence[EndedRollout], attempts: Sequence[EndedAttempt], interrupts: Mapping[str, str]
-) -> list[EndedPhase]:
-    """Build the ended phases, each with what its attempt that ended at the same time has left."""
-    executions = {attempt.end.rollout_id: attempt.execution for attempt in attempts}
-    return [
-        EndedPhase(
-            end, get_report(end.report), executions.get(end.rollout_id), interrupts.get(end.rollout_id)
-        )
-        for end in ended
-    ]
 
 
 def build_phase_kind(starter: PhaseStarter) -> RolloutKind:

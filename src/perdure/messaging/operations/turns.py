@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.eventlog.port import default_session_id
-from perdure.executions.model import ClosedExecution, EndedPhase, ExecutionSeed, NewPhase, PhaseStarter
+from perdure.executions.model import ExecutionSeed, NewPhase, PhaseStarter
+from perdure.executions.operations import EndedPhase
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
@@ -144,7 +145,7 @@ async def end_turns(tx: Tx, ended: Sequence[EndedPhase]) -> None:
         turn_id, output = turn.end.rollout_id, turn.report.output
         if session.pending_turn == turn_id:
             session.pending_turn = session.pending_size = None
-        _keep_agent_session(session, turn.execution)
+        _keep_agent_session(session, None if turn.execution is None else turn.execution.session_id)
         if turn.end.status != SUCCEEDED:
             continue
         session.question = turn.interrupts
@@ -155,9 +156,8 @@ async def end_turns(tx: Tx, ended: Sequence[EndedPhase]) -> None:
         await save(tx, sessions)
 
 
-def _keep_agent_session(session: MessagingSessionRow, execution: ClosedExecution | None) -> None:
-    """Record the session to which the agent logs, if it names another than that of the line."""
-    named = None if execution is None else execution.session_id
+def _keep_agent_session(session: MessagingSessionRow, named: str | None) -> None:
+    """Record the session to which the agent logs, if it is another than that of the line."""
     if named is not None and named != default_session_id(session.line):
         session.agent_session_id = named
 

@@ -201,7 +201,11 @@ class _Settling:
         tx, ids = self._tx, sorted(self._rests)
         if not ids:
             return
-        busy = await self._find_busy(ids)
+        ended = {run.id for run in self._ended}
+        # A part of a workflow is the only live run of its thread.
+        shared = [id for id in ids if any(run.parent is None for run in self._rests[id])]
+        live = await tx.all(sql.LIVE_RUNS, thread_ids=shared) if shared else []
+        busy = {row.thread_id for row in live if row.id not in ended}
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
@@ -231,23 +235,12 @@ class _Settling:
         await tx.defer(sql.MOVE_THREADS.of([self._threads[id] for id in ids]))
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
-    async def _find_busy(self, ids: Sequence[str]) -> set[str]:
-        """Return the threads with further live runs."""
-        # A part of a workflow is the only live run of its thread.
-        shared = [id for id in ids if any(run.parent is None for run in self._rests[id])]
-        if not shared:
-            return set()
-        ended = {run.id for run in self._ended}
-        live = await self._tx.all(sql.LIVE_RUNS, thread_ids=shared)
-        return {row.thread_id for row in live if row.id not in ended}
-
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """Return the threads whose state has next steps."""
-        states = [report.state for report in self._reports if report.state is not None]
-        reported = {state.thread_id: state for state in states}
+        reported = {state.thread_id: state for end in self._reports if (state := end.state) is not None}
         threads = [id for id in ids if id not in reported and self._threads[id].checkpoint_id is not None]
-        latest = [self._threads[id].checkpoint_id for id in threads]
-        rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=latest) if threads else []
+        states = [self._threads[id].checkpoint_id for id in threads]
+        rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=states) if threads else []
         rows += [NextOf(state.thread_id, state.id, state.next, "") for state in reported.values()]
         return {
             row.thread_id

@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perdure.approvals.model import Decision
-from perdure.executions.model import (
-    FATAL,
-    RELEASED,
-    SOFT,
-    EndedAttempt,
-    EndedPhase,
-    PhaseStarter,
-    get_outcome,
-)
+from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseStarter, get_outcome
+from perdure.executions.operations import EndedAttempt, EndedPhase
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import CANCELLED, SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, RolloutEnds
 from perdure.workflows import sql
@@ -90,9 +83,9 @@ def _add(run: WorkflowRunRow, attempt: EndedAttempt) -> None:
     end, execution = attempt.end, attempt.execution
     if execution is None:
         return
-    run.total_cost_usd += execution.cost_usd
+    run.total_cost_usd += execution.cost_usd or 0.0
     run.total_tokens += execution.tokens
-    run.turns += execution.turns
+    run.turns += execution.turns or 0
     stop_reason = attempt.report.stop_reason or (RELEASED if end.reason == RELEASED else None)
     outcome = get_outcome(end.status == SUCCEEDED, stop_reason)
     setattr(run, outcome, getattr(run, outcome) + 1)
@@ -160,7 +153,7 @@ def _build_phase_end(phase: EndedPhase) -> PhaseEnd:
         rollout_id=end.rollout_id,
         success=success,
         output=format_question(phase.interrupts or "") if interrupted else report.output or "",
-        error=report.error if execution is None else execution.error,
+        error=phase.error,
         stop_reason=FATAL if lapsed and report.stop_reason in SOFT else report.stop_reason,
         execution_id=None if execution is None else execution.id,
         interrupted=interrupted,
