@@ -13,11 +13,11 @@ from tests.threads.support import AGENT_NAMES, AGENTS, POLICY, age, open_storage
 from perdure.executions.model import ExecutionSeed, NewPhase, get_outcome, is_soft
 from perdure.executions.operations import (
     DAY,
-    EXECUTIONS,
     HOUR,
     ExecutionFinish,
     ExecutionProgress,
     ExecutionUsage,
+    close_attempts,
     mark_failed,
     outputs,
     record_progress,
@@ -212,8 +212,8 @@ async def test_what_is_said_of_an_earlier_attempt_does_not_touch_the_execution_o
     )
 
     async def tell(tx: Tx) -> None:
-        assert EXECUTIONS.on_attempt_ended is not None
-        await EXECUTIONS.on_attempt_ended(tx, [end])
+        (attempt,) = await close_attempts(tx, [end])
+        assert attempt.execution is None
 
     await house.queue.write(tell)
     _, going = await house.all()

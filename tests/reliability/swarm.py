@@ -24,7 +24,7 @@ from tests.support.simulation import (
 from perdure import AttemptedRollout, RolloutConfig, errors
 from perdure.kernel.storage.port import Tx
 from perdure.kernel.storage.sqlite_tx import SqliteTx, finish
-from perdure.rollouts.model import LIVE, PREPARING, TASK, AttemptEnd, EndedRollout, Kinds, RolloutKind
+from perdure.rollouts.model import LIVE, PREPARING, TASK, EndedRollout, Kinds, RolloutEnds, RolloutKind
 from perdure.rollouts.operations.enqueue import NewRollout
 from perdure.rollouts.records import AttemptStatus
 from perdure.rollouts.service import Rollouts
@@ -156,9 +156,7 @@ class Swarm:
         self.clock = SimulatedClock()
         self.faults = Faults()
         self.ledger = Ledger()
-        self.kinds = Kinds(
-            RolloutKind(TASK, on_attempt_ended=self._on_attempt_ended, on_ended=self._on_ended)
-        )
+        self.kinds = Kinds(RolloutKind(TASK, on_ends=self._on_ends, on_ended=self._on_ended))
         self.database = SimulatedDatabase(TABLES, self.clock, SeededIds(seed), self.chance, self.trace)
         self.database.after_commit = self._after_commit
         self.calm = False
@@ -181,8 +179,8 @@ class Swarm:
     async def _on_ended(self, tx: Tx, rollouts: Sequence[EndedRollout]) -> None:
         self.ledger.endings += [(end.rollout_id, end.status) for end in rollouts]
 
-    async def _on_attempt_ended(self, tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-        self.ledger.attempt_ends |= {(end.attempt_id, end.status) for end in ends}
+    async def _on_ends(self, tx: Tx, ends: RolloutEnds) -> None:
+        self.ledger.attempt_ends |= {(end.attempt_id, end.status) for end in ends.attempts}
 
     def _after_commit(self) -> None:
         """Every rule holds after every commit that changed something."""

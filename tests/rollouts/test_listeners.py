@@ -12,7 +12,15 @@ from tests.support.kinds import KINDS
 from tests.threads.support import ATTEMPTS, World, open_storage
 
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import TASK, AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener, RolloutKind
+from perdure.rollouts.model import (
+    TASK,
+    AttemptStart,
+    EndedRollout,
+    Kinds,
+    Listener,
+    RolloutEnds,
+    RolloutKind,
+)
 from perdure.rollouts.operations import claim as claims
 from perdure.rollouts.operations import report as reports
 from perdure.rollouts.operations.claim import Claim
@@ -44,7 +52,7 @@ class Ear:
     def listener(self) -> Listener:
         return Listener(
             on_claimed=self.on_claimed,
-            on_attempt_ended=self.on_attempt_ended,
+            on_ends=self.on_ends,
             on_ended=self.on_ended,
             on_stopped=self.on_stopped,
         )
@@ -61,11 +69,15 @@ class Ear:
         self.batches.append(len(starts))
         self._note(tx, [("claimed", each.sequence_id, each.queue, each.parent) for each in starts])
 
-    async def on_attempt_ended(self, tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-        self.batches.append(len(ends))
+    async def on_ends(self, tx: Tx, ends: RolloutEnds) -> None:
+        if ends.attempts:
+            self.batches.append(len(ends.attempts))
         self._note(
             tx,
-            [("attempt", e.status, e.reason, e.charged, e.rollout_status, e.queue, e.parent) for e in ends],
+            [
+                ("attempt", end.status, end.reason, end.charged, end.rollout_status, end.queue, end.parent)
+                for end in ends.attempts
+            ],
         )
 
     async def on_ended(self, tx: Tx, ended: Sequence[EndedRollout]) -> None:
@@ -186,7 +198,7 @@ async def test_a_released_attempt_stays_where_somebody_heard_of_it(house: House,
     ear = Ear()
     kinds = {
         "claims": RolloutKind(TASK, on_claimed=ear.on_claimed),
-        "ends": RolloutKind(TASK, on_attempt_ended=ear.on_attempt_ended),
+        "ends": RolloutKind(TASK, on_ends=ear.on_ends),
         "nothing of attempts": RolloutKind(TASK, on_ended=ear.on_ended),
     }
     tasks = house.rollouts(kinds[listens])
@@ -212,10 +224,10 @@ async def test_listeners_are_told_in_their_order(house: House) -> None:
     order: list[str] = []
 
     def listener(name: str) -> Listener:
-        async def told(tx: Tx, items: Sequence[Any]) -> None:
+        async def told(tx: Tx, items: Any) -> None:
             order.append(name)
 
-        return Listener(on_claimed=told, on_attempt_ended=told)
+        return Listener(on_claimed=told, on_ends=told)
 
     async def own(tx: Tx, ended: Sequence[EndedRollout]) -> None:
         order.append("own")
@@ -233,10 +245,10 @@ async def test_what_a_handler_refuses_has_not_happened(house: House) -> None:
     class Refused(Exception):
         pass
 
-    async def refuse(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
+    async def refuse(tx: Tx, ends: RolloutEnds) -> None:
         raise Refused
 
-    tasks = house.rollouts(RolloutKind(TASK, on_attempt_ended=refuse))
+    tasks = house.rollouts(RolloutKind(TASK, on_ends=refuse))
     claimed = await _claimed(tasks, ONCE)
     with pytest.raises(Refused):
         await tasks.update_attempt(claimed.rollout_id, "latest", status="succeeded")
@@ -350,7 +362,7 @@ async def test_workers_are_locked_after_what_handlers_lock(
         order.append("handler")
 
     monkeypatch.setattr(WorkerChanges, "load", loaded)
-    tasks = house.rollouts(RolloutKind(TASK, on_claimed=told, on_attempt_ended=told))
+    tasks = house.rollouts(RolloutKind(TASK, on_claimed=told, on_ends=told))
     claimed = await _claimed(tasks, AGAIN)
     assert order == ["handler", "workers"]
     await tasks.update_attempt(claimed.rollout_id, "latest", status="failed")

@@ -20,10 +20,10 @@ from perdure.executions.model import (
 )
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener
+from perdure.rollouts.model import AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener, RolloutEnds
 from perdure.runs.queue import RunQueue
 from perdure.runtime.phases import ThreadPhases
-from perdure.threads.operations.settle import PHASE_KIND
+from perdure.threads.operations.settle import find_interrupts
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint
 from perdure.threads.service import Threads
 from perdure.threads.work import Assignment, Ending
@@ -50,13 +50,12 @@ class Phases:
         self.starts: list[AttemptStart] = []
         self.tries: list[AttemptEnd] = []
         self.ends: list[EndedRollout] = []
+        self.interrupts: dict[str, str] = {}
         listener = Listener(
-            on_claimed=self._keep(self.starts),
-            on_attempt_ended=self._keep(self.tries),
-            on_ended=self._keep(self.ends),
+            on_claimed=self._keep(self.starts), on_ends=self._keep_ends, on_ended=self._keep(self.ends)
         )
         others = [KINDS[name] for name in KINDS.names() if name != PHASE]
-        kinds = Kinds(*others, PHASE_KIND.with_listeners(listener))
+        kinds = Kinds(*others, KINDS[PHASE].with_listeners(listener))
         self.starter = ThreadPhases(kinds, POLICY)
         self.threads = Threads(world.storage, kinds, policy=POLICY, namespace=world.namespace)
         self.queue = RunQueue.beside(self.threads, inputs=inputs)
@@ -68,6 +67,16 @@ class Phases:
                 kept.extend(items)
 
         return handler
+
+    async def _keep_ends(self, tx: Tx, ends: RolloutEnds) -> None:
+        await self._keep(self.tries)(tx, ends.attempts)
+        if tx.ns == self.world.ns:
+            self.interrupts |= await find_interrupts(tx, ends.attempts)
+
+    def reports(self) -> list[PhaseReport]:
+        """Return the reports of the ended attempts."""
+        reports = [end.report for end in self.tries]
+        return [report for report in reports if isinstance(report, PhaseReport)]
 
     async def create(self, *requests: NewPhase) -> list[Any]:
         return await self.queue.write(self.starter.create, requests)
@@ -113,15 +122,15 @@ async def test_a_phase_is_executed_like_a_run_and_its_end_says_what_came_out(pha
     ]
     await phases.finish(taken, output_text="done", stop_reason="success", turns=3, api_duration_ms=20)
     (end,), (ended,) = phases.tries, phases.ends
-    assert isinstance(end.note, PhaseReport)
-    assert (end.note.output, end.note.stop_reason, end.note.turns, end.note.api_duration_ms) == (
+    (report,) = phases.reports()
+    assert (report.output, report.stop_reason, report.turns, report.api_duration_ms) == (
         "done",
         "success",
         3,
         20,
     )
     assert (end.status, end.charged, ended.status, ended.parent) == ("succeeded", True, "succeeded", "w1")
-    assert end.note.interrupts is None
+    assert phases.interrupts == {}
 
 
 async def test_lists_leave_phases_out_unless_they_are_asked_for(world: World, phases: Phases) -> None:
@@ -185,8 +194,8 @@ async def test_the_input_is_rendered_when_a_phase_is_claimed(world: World) -> No
     assert set(claimed) == {good, turn}
     assert claimed[good].run.kwargs.input == {"was": {"node": "plan", "label": "plan"}, "attempt": 1}
     assert claimed[turn].run.kwargs.input == {"was": "hello", "attempt": 1}
-    (end,) = phases.tries
-    assert (end.rollout_id, end.note.error) == (bad, "InputNotRendered: {{ is left in the command")
+    (end,), (report,) = phases.tries, phases.reports()
+    assert (end.rollout_id, report.error) == (bad, "InputNotRendered: {{ is left in the command")
     assert [each.rollout_id for each in phases.ends] == [bad]
 
 
@@ -214,10 +223,11 @@ async def test_a_phase_that_fails_is_tried_again_as_it_says(world: World, phases
     taken = await phases.take()
     assert (taken.attempt, taken.last_attempt) == (2, True)
     await phases.finish(taken, result="timeout", error=failure)
-    assert [(each.status, each.reason, each.note.error) for each in phases.tries] == [
-        ("failed", "retriable", "ValueError: no such city"),
-        ("timeout", "timeout", "ValueError: no such city"),
+    assert [(end.status, end.reason) for end in phases.tries] == [
+        ("failed", "retriable"),
+        ("timeout", "timeout"),
     ]
+    assert [report.error for report in phases.reports()] == ["ValueError: no such city"] * 2
     assert [(each.rollout_id, each.status) for each in phases.ends] == [(made, "failed")]
 
 
@@ -250,7 +260,7 @@ async def test_the_engine_cancels_phases_that_it_has_locked(phases: Phases) -> N
         (ended, "succeeded"),
         (running, "stopped"),
     ]
-    assert phases.tries[-1].note.turns == 1
+    assert phases.reports()[-1].turns == 1
 
 
 async def test_a_phase_that_asks_goes_on_in_its_thread(world: World, phases: Phases) -> None:
@@ -260,7 +270,7 @@ async def test_a_phase_that_asks_goes_on_in_its_thread(world: World, phases: Pha
     state = NewCheckpoint(values={"n": 1}, next=["echo"], interrupts=asked)
     await phases.finish(taken, checkpoint=state)
     (end,) = phases.tries
-    assert end.note.interrupts == '[{"id":"q1","value":"Really?"}]'
+    assert phases.interrupts == {made: '[{"id":"q1","value":"Really?"}]'}
     assert end.line == taken.run.thread_id
     with pytest.raises(Conflict):
         await world.run(end.line, "enqueue")

@@ -14,6 +14,7 @@ import msgspec
 
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
+from perdure.rollouts.model import EndReport
 
 PHASE: Final = "phase"
 WORKFLOWS_QUEUE: Final = "workflows"
@@ -179,23 +180,16 @@ class LoadedPhases(Protocol):
 
 
 @dataclass(slots=True)
-class PhaseReport:
-    """Report of a worker at the end of an attempt. The note of an attempt's end has these fields."""
+class PhaseReport(EndReport):
+    """Report of a worker at the end of an attempt."""
 
     output: str | None = None
     """Text that the agent returned."""
     stop_reason: str | None = None
     turns: int | None = None
     api_duration_ms: int | None = None
-    interrupts: str | None = None
-    """Questions that its thread waits to have answered, as JSON."""
     error: str | None = None
     """Error of the attempt, as a text."""
-    execution_id: str | None = None
-    """Execution that has ended with the attempt; the next fields are its session and usage."""
-    session_id: str | None = None
-    cost_usd: float = 0.0
-    tokens: int = 0
 
 
 # --- the input --------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Operations on executions: open and end them with the attempts of phases, and record their usage.
 
-`EXECUTIONS` listens to the kind `phase`: the transaction that claims an attempt opens a row, and the
-transaction that ends the attempt closes it, for every kind of end.
+The transaction that claims an attempt of a phase opens a row, by the listener `EXECUTIONS`. The transaction
+that ends the attempt closes it, for every kind of end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -170,22 +170,59 @@ async def _add(tx: Tx, rows: Sequence[WholeExecution]) -> None:
     changes.tell(tx, "execution", ((row.id, "running") for row in rows))
 
 
-async def _on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """End the executions of these attempts, and add their ids and usage to the attempts' notes."""
-    by_attempt = {(end.rollout_id, end.attempt_id): end for end in ends}
-    rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends}))
-    closed: list[tuple[ExecutionRow, ExecutionFinish]] = []
-    for row in rows:
-        end = by_attempt.get((row.rollout_id or "", row.attempt_id or ""))
-        if end is None:
-            continue
-        report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
-        closed.append((row, _build_finish(end, report)))
-        report.execution_id, report.session_id = row.id, row.session_id
-        report.tokens, report.cost_usd = row.tokens, row.cost_usd or 0.0
-        report.error = report.error or _lapse(end)
-        report.turns = row.turns if report.turns is None else report.turns
-    await _close(tx, closed)
+class EndedAttempt(NamedTuple):
+    """An ended attempt of a phase, and its execution, which has ended with it; None if none was open."""
+
+    end: AttemptEnd
+    report: PhaseReport
+    execution: ExecutionRow | None
+    error: str | None
+    """Error that its worker reported, otherwise the reason of the end of the execution."""
+
+
+class EndedPhase(NamedTuple):
+    """An ended phase. Execution and error are those of an attempt that ended at the same time."""
+
+    end: EndedRollout
+    report: PhaseReport
+    execution: ExecutionRow | None
+    error: str | None
+    interrupts: str | None
+    """Questions that its thread waits to have answered, as JSON."""
+
+
+async def close_attempts(tx: Tx, ends: Sequence[AttemptEnd]) -> list[EndedAttempt]:
+    """End the executions of these attempts. Return each attempt with its execution."""
+    rows = await tx.all(sql.LOCK_OPEN_OF, ids=sorted({end.rollout_id for end in ends})) if ends else []
+    by_attempt = {(row.rollout_id, row.attempt_id): row for row in rows}
+    attempts: list[EndedAttempt] = []
+    closing: list[tuple[ExecutionRow, ExecutionFinish]] = []
+    for end in ends:
+        report, row = _get_report(end), by_attempt.get((end.rollout_id, end.attempt_id))
+        if row is not None:
+            closing.append((row, _build_finish(end, report)))
+        error = report.error or (None if row is None else _lapse(end))
+        attempts.append(EndedAttempt(end, report, row, error))
+    await _close(tx, closing)
+    return attempts
+
+
+def _get_report(end: AttemptEnd | EndedRollout) -> PhaseReport:
+    """Return the report of a worker; an empty one if no worker reported the end."""
+    return end.report if isinstance(end.report, PhaseReport) else PhaseReport()
+
+
+def build_ended_phases(
+    ended: Sequence[EndedRollout], attempts: Sequence[EndedAttempt], interrupts: Mapping[str, str]
+) -> list[EndedPhase]:
+    """Build the ended phases, each with the results of its attempt that ended at the same time."""
+    phases: list[EndedPhase] = []
+    by_rollout = {attempt.end.rollout_id: attempt for attempt in attempts}
+    for end in ended:
+        report, attempt = _get_report(end), by_rollout.get(end.rollout_id)
+        execution, error = (None, report.error) if attempt is None else (attempt.execution, attempt.error)
+        phases.append(EndedPhase(end, report, execution, error, interrupts.get(end.rollout_id)))
+    return phases
 
 
 def _lapse(end: AttemptEnd) -> str | None:
@@ -209,12 +246,14 @@ def _build_finish(end: AttemptEnd, report: PhaseReport) -> ExecutionFinish:
     )
 
 
-async def _on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-    await tx.execute(sql.DROP_SEEDS, ids=[end.rollout_id for end in ended])
+async def drop_seeds(tx: Tx, rollout_ids: Sequence[str]) -> None:
+    """Delete the seeds of ended phases, of which no execution follows."""
+    if rollout_ids:
+        await tx.execute(sql.DROP_SEEDS, ids=list(rollout_ids))
 
 
-EXECUTIONS: Final = Listener(on_claimed=_on_claimed, on_attempt_ended=_on_attempt_ended, on_ended=_on_ended)
-"""Listener that keeps executions in step with phases."""
+EXECUTIONS: Final = Listener(on_claimed=_on_claimed)
+"""Listener that opens executions with the attempts of phases."""
 
 
 async def record_progress(tx: Tx, reports: Sequence[ExecutionProgress]) -> None:
@@ -303,8 +342,8 @@ async def _close(tx: Tx, closed: Sequence[tuple[ExecutionRow, ExecutionFinish]])
         else:
             whole.append(WholeExecution(**msgspec.structs.asdict(row), output_text=ending.output))
     ended = [row for row, _ in closed]
-    await tx.write(sql.CLOSE.of(without))
-    await tx.write(sql.CLOSE_WITH_OUTPUT.of(whole))
+    await tx.defer(sql.CLOSE.of(without))
+    await tx.defer(sql.CLOSE_WITH_OUTPUT.of(whole))
     await count(tx, ended)
     changes.tell(tx, "execution", ((row.id, get_outcome(row.success or 0, row.stop_reason)) for row in ended))
 

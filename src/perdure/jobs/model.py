@@ -15,7 +15,7 @@ from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import TooLarge
 from perdure.kernel.retry import Backoff
 from perdure.kernel.storage.port import Storage
-from perdure.rollouts.model import UNRESPONSIVE, Limits
+from perdure.rollouts.model import UNRESPONSIVE, EndReport, Limits
 
 JOB: Final = "job"
 INTERNAL_QUEUE: Final = "internal"
@@ -201,7 +201,8 @@ class JobLease(NamedTuple):
     attempt_id: str
 
 
-class JobEnd(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JobEnd(EndReport):
     """The end of an attempt: with a result as JSON, or with an error."""
 
     lease: JobLease

@@ -66,8 +66,9 @@ async def _end(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 def _build_end(ended: EndedRollout, now: int) -> JobEndRow:
-    if isinstance(ended.note, JobEnd):
-        return JobEndRow(ended.rollout_id, None, now, ended.note.error, ended.note.result)
+    report = ended.report
+    if isinstance(report, JobEnd):
+        return JobEndRow(ended.rollout_id, None, now, report.error, report.result)
     return JobEndRow(ended.rollout_id, None, now, CANCELLED_TEXT if ended.status == CANCELLED else LOST, None)
 
 
@@ -243,7 +244,7 @@ def _finish(work: LockedRollouts, rollout: RolloutRow, attempt: AttemptRow, end:
     if status == FAILED and work.tries(attempt) < end.max_attempts:
         work.move(rollout, "reported failure, retry", status, delay=end.delay)
         return [JobEndRow(rollout.id, None, None, end.error, None)]
-    work.notes[rollout.id] = end
+    work.reports[rollout.id] = end
     if status == SUCCEEDED:
         work.move(rollout, reported(SUCCEEDED), status)
     else:

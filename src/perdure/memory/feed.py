@@ -14,9 +14,11 @@ FEED_CHANNEL: Final = "memory.feed"
 """Followed by processes that feed memory; without a follower, ended runs write no entry."""
 
 
-async def _put_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
+async def feed_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
+    """Put ended runs and phases into the outbox."""
     if tx.wants(FEED_CHANNEL):
         await put(tx, [NewEffect(FEED_CONSUMER, rollout.rollout_id, "{}") for rollout in ended])
 
 
-MEMORY_FEED: Final = Listener(on_ended=_put_ended)
+MEMORY_FEED: Final = Listener(on_ended=feed_ended)
+"""Listener of runs."""

@@ -213,11 +213,17 @@ class AttemptStart(NamedTuple):
     parent: str | None
 
 
-class AttemptEnd(NamedTuple):
-    """An attempt that a transaction has ended, and its rollout after that: ended, or in its queue again.
+class EndReport:
+    """Report of the operation that ends an attempt or a rollout, for the handlers of their kind.
 
-    `note` comes from the operation that ended the rollout.
+    Each kind derives a class with its own fields.
     """
+
+    __slots__ = ()
+
+
+class AttemptEnd(NamedTuple):
+    """An attempt that a transaction has ended, and its rollout after that: ended, or in its queue again."""
 
     rollout_id: str
     attempt_id: str
@@ -232,11 +238,11 @@ class AttemptEnd(NamedTuple):
     queue: str
     line: str | None
     parent: str | None
-    note: Any = None
+    report: EndReport | None = None
 
 
 class EndedRollout(NamedTuple):
-    """A rollout that a transaction has ended. `note` comes from the operation that ended it."""
+    """A rollout that a transaction has ended."""
 
     rollout_id: str
     status: str
@@ -246,9 +252,17 @@ class EndedRollout(NamedTuple):
     line: str | None
     parent: str | None
     end_time: int | None
-    note: Any = None
+    report: EndReport | None = None
 
 
+class RolloutEnds(NamedTuple):
+    """The attempts and the rollouts of a kind that a transaction has ended."""
+
+    attempts: list[AttemptEnd]
+    rollouts: list[EndedRollout]
+
+
+EndsHandler = Callable[[Tx, RolloutEnds], Awaitable[None]]
 Handler = Callable[[Tx, Sequence[T]], Awaitable[None]]
 
 
@@ -262,8 +276,8 @@ class Listener:
 
     on_claimed: Handler[AttemptStart] | None = None
     """Called when claims have started these attempts."""
-    on_attempt_ended: Handler[AttemptEnd] | None = None
-    """Called when these attempts are no longer live, for any reason. It runs before `on_ended`.
+    on_ends: EndsHandler | None = None
+    """Called when attempts are no longer live, for any reason, or rollouts have ended; before `on_ended`.
 
     If the kind is not `final`, an attempt may become live and end again.
     """
@@ -285,8 +299,6 @@ class RolloutKind(Listener):
     counted: bool = False
     """Whether the attempts of a worker are counted: each end is counted, and the worker is busy until it has
     none. Otherwise a worker shows the attempt that it claimed last."""
-    new_note: Callable[[], Any] | None = None
-    """Creates the note of an end that has none, so that listeners can share data."""
 
     def with_listeners(self, *listeners: Listener) -> RolloutKind:
         """Return the same kind, which also calls these listeners, in their order and after its own domain."""
@@ -294,7 +306,7 @@ class RolloutKind(Listener):
         return replace(
             self,
             on_claimed=_call_all([listener.on_claimed for listener in listening]),
-            on_attempt_ended=_call_all([listener.on_attempt_ended for listener in listening]),
+            on_ends=_call_all([listener.on_ends for listener in listening]),
             on_ended=_call_all([listener.on_ended for listener in listening]),
             on_stopped=_call_all([listener.on_stopped for listener in listening]),
         )
@@ -302,21 +314,23 @@ class RolloutKind(Listener):
     @property
     def tells_of_ends(self) -> bool:
         """Whether a handler is called when attempts or rollouts end."""
-        return self.on_attempt_ended is not None or self.on_ended is not None
+        return self.on_ends is not None or self.on_ended is not None
 
     @property
     def tells_of_attempts(self) -> bool:
         """Whether a handler was called for a claimed attempt, so that the attempt must not be deleted."""
-        return self.on_claimed is not None or self.on_attempt_ended is not None
+        return self.on_claimed is not None or self.on_ends is not None
 
 
-def _call_all(handlers: Sequence[Handler[T] | None]) -> Handler[T] | None:
+def _call_all(
+    handlers: Sequence[Callable[[Tx, T], Awaitable[None]] | None],
+) -> Callable[[Tx, T], Awaitable[None]] | None:
     """Return one handler that calls all handlers that exist."""
     present = [handler for handler in handlers if handler is not None]
     if len(present) < 2:
         return next(iter(present), None)
 
-    async def notify(tx: Tx, items: Sequence[T]) -> None:
+    async def notify(tx: Tx, items: T) -> None:
         for handler in present:
             await handler(tx, items)
 

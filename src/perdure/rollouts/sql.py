@@ -189,6 +189,8 @@ LOCK_LINES_OF = statement(
     """,
     row=rows.LineHolder,
 )
+# New lines, which no other transaction can know.
+ADD_LINES = BulkInsert(LINES, rows.LineRow)
 # Set the holders of lines.
 HOLD_LINES = BulkUpdate(
     LINES, rows.LineRow, sets=("holder", "holder_attempt", "release_by"), keys=("ns", "line")

@@ -14,7 +14,6 @@ from perdure.approvals.tables import TABLES as APPROVAL_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
 from perdure.checkpoints.tables import TABLES as GRAPH_TABLES
 from perdure.eventlog.tables import TABLES as SESSION_TABLES
-from perdure.executions.operations import EXECUTIONS
 from perdure.executions.tables import TABLES as EXECUTION_TABLES
 from perdure.graph_requests.model import GRAPH_REQUEST_KIND
 from perdure.graph_requests.tables import TABLES as GRAPH_REQUEST_TABLES
@@ -33,7 +32,6 @@ from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.feed import MEMORY_FEED
 from perdure.memory.tables import TABLES as MEMORY_TABLES
-from perdure.messaging.operations.turns import CHAT
 from perdure.messaging.tables import TABLES as MESSAGING_TABLES
 from perdure.outbox.tables import TABLES as OUTBOX_TABLES
 from perdure.rollouts.model import KEPT_TRACE, TASK, Kinds, RolloutKind
@@ -42,16 +40,14 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.phases import ThreadPhases, build_phase_kind
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.spans.records import Span
 from perdure.statistics.tables import TABLES as STATISTICS_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
-from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
+from perdure.threads.operations.settle import RUN_KIND
 from perdure.threads.policy import Policy
 from perdure.threads.tables import TABLES as THREAD_TABLES
-from perdure.workflows.operations.advance import WORKFLOW_LOCKS
-from perdure.workflows.operations.advance import listener as workflow_listener
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
 from perdure.workflows.tables import TABLES as WORKFLOW_TABLES
 
@@ -94,8 +90,7 @@ class DatabaseKinds(Kinds):
             task, KEPT_TRACE_KIND, RUN_KIND.with_listeners(MEMORY_FEED), GRAPH_REQUEST_KIND, JOB_KIND
         )
         self.phases = ThreadPhases(self, Policy())
-        listeners = (WORKFLOW_LOCKS, EXECUTIONS, workflow_listener(self.phases), CHAT, MEMORY_FEED)
-        self.register(PHASE_KIND.with_listeners(*listeners))
+        self.register(build_phase_kind(self.phases))
 
     @classmethod
     def of(cls, store: DatabaseLightningStore) -> DatabaseKinds:

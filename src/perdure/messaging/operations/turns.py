@@ -12,13 +12,14 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.eventlog.port import default_session_id
-from perdure.executions.model import ExecutionSeed, NewPhase, PhaseReport, PhaseStarter
+from perdure.executions.model import ExecutionSeed, NewPhase, PhaseStarter
+from perdure.executions.operations import EndedPhase
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.messaging import sql
 from perdure.messaging.model import LATEST, MAX_TURN, MessageRow, MessagingSessionRow, NewMessage, storable
 from perdure.messaging.operations.sessions import append, get, lock, save
-from perdure.rollouts.model import SUCCEEDED, AttemptStart, EndedRollout, Listener
+from perdure.rollouts.model import SUCCEEDED, AttemptStart, Listener
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.service.audit import audit
 from perdure.service.idempotency import keyed_as
@@ -135,29 +136,28 @@ async def on_claimed(tx: Tx, starts: Sequence[AttemptStart]) -> None:
         await tx.update_many(sql.SAVE, started)
 
 
-async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
+async def end_turns(tx: Tx, ended: Sequence[EndedPhase]) -> None:
     """Store the output of ended turns as messages, and their interrupts as the sessions' questions."""
-    turns = {turn.line: turn for turn in ended if turn.parent is None and turn.line}
+    turns = {turn.end.line: turn for turn in ended if turn.end.parent is None and turn.end.line}
     sessions = await _locked(tx, list(turns))
     for session in sessions:
         turn = turns[session.line]
-        if session.pending_turn == turn.rollout_id:
+        turn_id, output = turn.end.rollout_id, turn.report.output
+        if session.pending_turn == turn_id:
             session.pending_turn = session.pending_size = None
-        report: PhaseReport | None = turn.note
-        _keep_agent_session(session, report)
-        if turn.status != SUCCEEDED or report is None:
+        _keep_agent_session(session, None if turn.execution is None else turn.execution.session_id)
+        if turn.end.status != SUCCEEDED:
             continue
-        session.question = report.interrupts
-        if report.output and report.output.strip():
-            content = storable(report.output)
-            await append(tx, session, [NewMessage(role="assistant", content=content, turn=turn.rollout_id)])
+        session.question = turn.interrupts
+        if output and output.strip():
+            message = NewMessage(role="assistant", content=storable(output), turn=turn_id)
+            await append(tx, session, [message])
     if sessions:
         await save(tx, sessions)
 
 
-def _keep_agent_session(session: MessagingSessionRow, report: PhaseReport | None) -> None:
-    """Record the session to which the agent logs, if it names another than that of the line."""
-    named = None if report is None else report.session_id
+def _keep_agent_session(session: MessagingSessionRow, named: str | None) -> None:
+    """Record the session to which the agent logs, if it is another than that of the line."""
     if named is not None and named != default_session_id(session.line):
         session.agent_session_id = named
 
@@ -166,7 +166,8 @@ async def _locked(tx: Tx, lines: Sequence[str]) -> list[MessagingSessionRow]:
     return await tx.all(sql.LOCK_LINES, lines=list(lines)) if lines else []
 
 
-CHAT = Listener(on_claimed=on_claimed, on_ended=on_ended)
+CHAT = Listener(on_claimed=on_claimed)
+"""Listener that marks turns as started."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -110,16 +110,19 @@ async def enqueue(
     first: int = 0,
     locked: dict[str, str | None] | None = None,
     taking: ClaimAtOnce | None = None,
+    new_lines: Collection[str] = (),
 ) -> list[RolloutRecordRow]:
     """Enqueue each request, and return its rollout.
 
     `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of lines
-    that it has locked. The caller writes the claims of `taking` next, together with their lines.
+    that it has locked. The caller writes the claims of `taking` next, together with their lines; none of
+    these is in `new_lines`, which are named after new ids, so that they are inserted without a look.
     If the idempotency key of a request exists, the answer is the first rollout with that key.
     """
     existing = await _find_by_keys(tx, requests)
     latest = await _latest_resources(tx, requests)
     holders = {} if locked is None else locked
+    holders.update(dict.fromkeys(new_lines))
     holders.update(await _find_lines(tx, requests, holders))
     rows: list[NewRolloutRow] = []
     answers: list[RolloutRecordRow] = []
@@ -138,8 +141,9 @@ async def enqueue(
         answers.append(answer)
     count_new(tx, rows)
     taken = set() if taking is None else taking.take(rows)
-    waiting = [line for line in held if line.holder not in taken]
-    await tx.defer(sql.HOLD_LINES.of(waiting), sql.ADD_ROLLOUTS.of(rows))
+    waiting = [line for line in held if line.holder not in taken and line.line not in new_lines]
+    added = [LineRow(line, holders[line]) for line in sorted(new_lines)]
+    await tx.defer(sql.HOLD_LINES.of(waiting), sql.ADD_LINES.of(added), sql.ADD_ROLLOUTS.of(rows))
     return answers
 
 

@@ -9,7 +9,6 @@ between attempts and workers belong to the handlers of kinds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from perdure.kernel import changes
 from perdure.kernel.clock import to_seconds
@@ -27,7 +26,9 @@ from perdure.rollouts.model import (
     UNRESPONSIVE,
     AttemptEnd,
     EndedRollout,
+    EndReport,
     Kinds,
+    RolloutEnds,
     RolloutKind,
     compute_outcome,
     reported,
@@ -71,8 +72,8 @@ class LockedRollouts:
         self.rollouts: dict[str, RolloutRow] = {}
         self.attempts: dict[str, list[AttemptRow]] = {}
         self.counts: dict[tuple[str, str], int] = {}
-        self.notes: dict[str, Any] = {}
-        """Notes for the kinds of ended rollouts, by rollout."""
+        self.reports: dict[str, EndReport] = {}
+        """Reports for the handlers of kinds, by rollout."""
         self.holders: dict[str, str | None] = {}
         """Holders of the locked lines."""
         self.stopped: list[RolloutRow] = []
@@ -225,29 +226,28 @@ class LockedRollouts:
             await self.tx.expect(moves, _refuse_change)
         self._hint()
         self._count_ends()
-        for kind, (ends, _) in ended_by_kind.items():
-            if kind.on_attempt_ended is not None and ends:
-                await kind.on_attempt_ended(self.tx, ends)
-        for kind, (_, ended) in ended_by_kind.items():
-            if kind.on_ended is not None and ended:
-                await kind.on_ended(self.tx, ended)
+        for kind, ends in ended_by_kind.items():
+            if kind.on_ends is not None:
+                await kind.on_ends(self.tx, ends)
+        for kind, ends in ended_by_kind.items():
+            if kind.on_ended is not None and ends.rollouts:
+                await kind.on_ended(self.tx, ends.rollouts)
         return await self.tx.write(*later)
 
-    def _collect_ends(self) -> dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]]:
+    def _collect_ends(self) -> dict[RolloutKind, RolloutEnds]:
         """Collect the ended attempts and rollouts of each kind that has a handler for them."""
-        by_kind: dict[RolloutKind, tuple[list[AttemptEnd], list[EndedRollout]]] = {}
+        by_kind: dict[RolloutKind, RolloutEnds] = {}
         for rollout in self.rollouts.values():
             kind = self.kinds[rollout.kind]
-            if kind.on_attempt_ended is not None:
-                attempts = [row for row in self.attempts[rollout.id] if row.has_ended]
-                if attempts:
-                    if kind.new_note is not None and self.notes.get(rollout.id) is None:
-                        self.notes[rollout.id] = kind.new_note()
-                    ends, _ = by_kind.setdefault(kind, ([], []))
-                    ends.extend(self._end(rollout, attempt) for attempt in attempts)
-            if kind.on_ended is not None and rollout.has_ended:
-                _, ended = by_kind.setdefault(kind, ([], []))
-                ended.append(self._ended(rollout))
+            if not kind.tells_of_ends:
+                continue
+            listens = kind.on_ends is not None
+            attempts = [row for row in self.attempts[rollout.id] if row.has_ended] if listens else []
+            if attempts or rollout.has_ended:
+                ends = by_kind.setdefault(kind, RolloutEnds([], []))
+                ends.attempts.extend(self._end(rollout, attempt) for attempt in attempts)
+                if rollout.has_ended:
+                    ends.rollouts.append(self._ended(rollout))
         return by_kind
 
     def _end(self, rollout: RolloutRow, attempt: AttemptRow) -> AttemptEnd:
@@ -265,7 +265,7 @@ class LockedRollouts:
             queue=rollout.queue,
             line=rollout.line,
             parent=rollout.parent,
-            note=self.notes.get(rollout.id),
+            report=self.reports.get(rollout.id),
         )
 
     def _ended(self, rollout: RolloutRow) -> EndedRollout:
@@ -278,7 +278,7 @@ class LockedRollouts:
             line=rollout.line,
             parent=rollout.parent,
             end_time=rollout.end_time,
-            note=self.notes.get(rollout.id),
+            report=self.reports.get(rollout.id),
         )
 
     def _count_ends(self) -> None:

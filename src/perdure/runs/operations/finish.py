@@ -128,6 +128,7 @@ class _Finishing:
         self._states: dict[str, StateRow | None] = {}
         """New state of each thread that gets one, if its values are in memory."""
         self._new: list[StateRow] = []
+        self._reports: dict[str, RunEndReport] = {}
         self._updates: list[ThreadSteps] = []
         self._graph_rows = Rows([], [])
         self._appends: list[StreamAppend] = []
@@ -166,7 +167,7 @@ class _Finishing:
             if rollout.outcome == INTERRUPT:
                 self._keep_steps(ending, attempt)
             self._report(attempt, FAILED, STOPPED)
-            self._work.notes[rollout.id] = _build_report(ending)
+            self._reports[rollout.id] = _build_report(ending)
             self._work.stopped.append(rollout)
         elif ending.result == STOPPED:
             self._release(rollout, attempt)
@@ -229,14 +230,14 @@ class _Finishing:
         self._states[thread.id] = with_shown(rows.new[-1], ending.steps.states[-1]) if rows.new else None
         return stored_in(ending.steps)
 
-    def _note(self, ending: RunFinish, failure: Failure | None = None) -> RunEndReport:
-        """Build the note about a run that ends here. Its thread is written with the end."""
+    def _build_end_report(self, ending: RunFinish, failure: Failure | None = None) -> RunEndReport:
+        """Build the report of a run that ends here. Its thread is written with the end."""
         thread_id = ending.held.thread_id
-        note = _build_report(ending)
-        note.failure, note.events = failure, ending.events
-        note.before = self.runs.get(ending.held.run_id)
-        note.thread, note.state = self._threads.get(thread_id), self._states.get(thread_id)
-        return note
+        report = _build_report(ending)
+        report.failure, report.events = failure, ending.events
+        report.before = self.runs.get(ending.held.run_id)
+        report.thread, report.state = self._threads.get(thread_id), self._states.get(thread_id)
+        return report
 
     def _conclude(self, ending: RunFinish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
@@ -244,7 +245,7 @@ class _Finishing:
             attempt.metadata = failure_text(ending.error)
         if ending.result == "success":
             self._report(attempt, SUCCEEDED, SUCCEEDED)
-            work.notes[rollout.id] = self._note(ending)
+            self._reports[rollout.id] = self._build_end_report(ending)
             work.move(rollout, reported(SUCCEEDED), SUCCEEDED)
         elif ending.result == RETRIABLE:
             self._report(attempt, FAILED, RETRIABLE)
@@ -258,33 +259,34 @@ class _Finishing:
                 self._retry(msgspec.structs.replace(ending, retry_after=pause), rollout, attempt)
                 return
             self._report(attempt, status, TIMEOUT if status in LAPSED else PERMANENT)
-            work.notes[rollout.id] = self._note(ending, ending.error)
+            self._reports[rollout.id] = self._build_end_report(ending, ending.error)
             work.move(rollout, _NO_RETRY, status)
 
     def _retry(self, ending: RunFinish, rollout: RolloutRow, attempt: AttemptRow) -> None:
         work = self._work
         if work.tries(attempt) < rollout.limits.max_attempts:
-            work.notes[rollout.id] = _build_report(ending)
+            self._reports[rollout.id] = _build_report(ending)
             work.move(rollout, _RETRY, FAILED, delay=to_micros(ending.retry_after or 0.0))
             if ending.events:
                 self._appends.append(build_append(ending.held, attempt.sequence_id, ending.events))
         else:
             failure = exceeded(rollout.id, rollout.limits.max_attempts, ending.error)
-            work.notes[rollout.id] = self._note(ending, failure)
+            self._reports[rollout.id] = self._build_end_report(ending, failure)
             work.move(rollout, _NO_RETRY, FAILED)
 
     def finished(self, run_id: str) -> Finished:
-        note = self._work.notes.get(run_id)
-        if not isinstance(note, RunEndReport) or note.run is None:
+        report = self._reports.get(run_id)
+        if report is None or report.run is None:
             return Finished(run_id)
-        is_known = note.thread is not None and (note.state is not None or note.thread.checkpoint_id is None)
-        thread = (note.thread, note.state) if note.thread is not None and is_known else None
-        return Finished(run_id, note.placed, note.run, thread)
+        thread, state = report.thread, report.state
+        is_known = thread is not None and (state is not None or thread.checkpoint_id is None)
+        known = (thread, state) if thread is not None and is_known else None
+        return Finished(run_id, report.placed, report.run, known)
 
     async def save(self) -> None:
         """Write states and events, then the end itself."""
         tx = self._tx
-        ending = {note.thread.id for note in self._work.notes.values() if note.thread is not None}
+        ending = {report.thread.id for report in self._reports.values() if report.thread is not None}
         moved = [self._threads[id] for id in sorted(self._states) if id not in ending]
         await put_changes(tx, self._updates)
         await tx.defer(
@@ -292,6 +294,7 @@ class _Finishing:
         )
         if self._appends:
             await append(tx, self._appends)
+        self._work.reports.update(self._reports)
         await save_all(self._work, self._workers, True)
 
 

@@ -68,7 +68,7 @@ async def end_now(work: LockedRollouts, rollout: RolloutRow, action: CancelActio
     rollout.outcome = action
     attempt = work.latest(rollout.id)
     executed = attempt is not None and attempt.status in LIVE
-    work.notes[rollout.id] = RunEndReport(executed=executed)
+    work.reports[rollout.id] = RunEndReport(executed=executed)
     if attempt is not None and executed:
         release_by = work.tx.now + grace
         attempt.check_at, attempt.dirty = release_by, True

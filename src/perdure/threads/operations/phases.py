@@ -91,7 +91,9 @@ async def _create(
         accepted.append((request, thread, rollout, assistant))
         answers.append(str(rollout.rollout_id))
     if accepted:
-        queued = await enqueue(tx, [rollout for _, _, rollout, _ in accepted], kinds, locked=holders)
+        rollouts = [rollout for _, _, rollout, _ in accepted]
+        lines = {thread.id for request, thread, _, _ in accepted if request.thread_id is None}
+        queued = await enqueue(tx, rollouts, kinds, locked=holders, new_lines=lines)
         runs = [
             _run(tx, number, QueueRolloutRow(*view), *phase)
             for number, (view, phase) in enumerate(zip(queued, accepted, strict=True))

@@ -1,6 +1,6 @@
 """Effects of a run's end on its thread, stream, webhook and checkpoints.
 
-These handlers of the kinds `run` and `phase` are part of the transaction that ends a run, whatever ends it.
+They are part of the transaction that ends a run or a phase, whatever ends it.
 That transaction has locked the line of every run's thread.
 """
 
@@ -62,10 +62,10 @@ def get_last(answer: AppendedEvents | int | PerdureError) -> int | PerdureError:
 
 @dataclass(slots=True)
 class RunEndReport(PhaseReport):
-    """Report from the operation that ends a run to the handlers, and their answer.
+    """Report from the operation that ends a run to `settle_runs`, and its answer.
 
     The operation sets why the run failed, whether a worker still executes it, its last events, and its thread
-    and last state if they are in memory. The handlers set `run` and `placed`.
+    and last state if they are in memory. `settle_runs` sets `run` and `placed`.
     """
 
     failure: Failure | None = None
@@ -100,11 +100,13 @@ async def load_runs(tx: Tx, ids: Sequence[str]) -> dict[str, RunRow]:
     return {row.id: row for row in await tx.all(sql.GET_RUNS, ids=list(ids))}
 
 
-async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
+async def settle_runs(tx: Tx, ended: Sequence[EndedRollout]) -> None:
     """Settle ended runs: close streams, move threads on, enqueue webhooks."""
+    if not ended:
+        return
     runs = await _load_runs(tx, ended)
-    noted = [end.note.thread for end in ended if isinstance(end.note, RunEndReport)]
-    threads = {thread.id: thread for thread in noted if thread is not None}
+    loaded = [end.report.thread for end in ended if isinstance(end.report, RunEndReport)]
+    threads = {thread.id: thread for thread in loaded if thread is not None}
     missing = [run.thread_id for run in runs.values() if run.thread_id not in threads]
     if missing:
         threads |= await load_threads(tx, missing, lock=True)
@@ -115,10 +117,10 @@ async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 async def _load_runs(tx: Tx, ended: Sequence[EndedRollout]) -> dict[str, RunRow]:
-    """Return the runs as they have ended. Read only those that no note has."""
+    """Return the runs as they have ended. Read only those that no report has."""
     runs: dict[str, RunRow] = {}
     for end in ended:
-        if isinstance(end.note, RunEndReport) and (run := end.note.before) is not None:
+        if isinstance(end.report, RunEndReport) and (run := end.report.before) is not None:
             run.rollout_status, run.outcome = end.status, end.outcome
             run.attempts, run.end_time = end.attempts, end.end_time
             runs[run.id] = run
@@ -134,24 +136,24 @@ class _Settling:
         self._runs = runs
         self._threads = threads
         self._ended: list[RunRow] = []
-        self._notes: list[RunEndReport] = []
+        self._reports: list[RunEndReport] = []
         self._appends: list[StreamAppend] = []
         self._rests: dict[str, list[RunRow]] = {}
 
     async def end(self, end: EndedRollout) -> None:
         run = self._runs[end.rollout_id]
-        note = end.note if isinstance(end.note, RunEndReport) else RunEndReport()
-        failure = note.failure or _reason(run)
+        report = end.report if isinstance(end.report, RunEndReport) else RunEndReport()
+        failure = report.failure or _reason(run)
         run.error = failure_text(failure)
         run.updated_at = self._tx.now
-        note.run = run
+        report.run = run
         self._ended.append(run)
-        self._notes.append(note)
-        self._close_stream(run, failure, note.events)
+        self._reports.append(report)
+        self._close_stream(run, failure, report.events)
         thread = self._threads.get(run.thread_id)
         if run.outcome == ROLLBACK and thread is not None:
             await point_back(self._tx, thread, run.id)
-            if not note.executed:
+            if not report.executed:
                 await drop_states(self._tx, [run.id])
         if thread is not None:
             self._rest(thread, run)
@@ -188,8 +190,8 @@ class _Settling:
         await self._move_threads()
         await tx.defer(sql.MOVE_RUNS.of(self._ended))
         places = await append(tx, self._appends)
-        for note, new, place in zip(self._notes, self._appends, places, strict=True):
-            note.placed = (new, place)
+        for report, new, place in zip(self._reports, self._appends, places, strict=True):
+            report.placed = (new, place)
         await self._tell_webhooks()
         changes.tell(tx, "run", ((run.id, run.status) for run in self._ended))
         for run in self._ended:
@@ -200,7 +202,10 @@ class _Settling:
         if not ids:
             return
         ended = {run.id for run in self._ended}
-        busy = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=ids) if row.id not in ended}
+        # A part of a workflow is the only live run of its thread.
+        shared = [id for id in ids if any(run.parent is None for run in self._rests[id])]
+        live = await tx.all(sql.LIVE_RUNS, thread_ids=shared) if shared else []
+        busy = {row.thread_id for row in live if row.id not in ended}
         unfinished = await self._unfinished(ids)
         for thread_id in ids:
             thread = self._threads[thread_id]
@@ -232,11 +237,11 @@ class _Settling:
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
         """Return the threads whose state has next steps."""
-        noted = {note.state.thread_id: note.state for note in self._notes if note.state is not None}
-        threads = [id for id in ids if id not in noted and self._threads[id].checkpoint_id is not None]
+        reported = {state.thread_id: state for end in self._reports if (state := end.state) is not None}
+        threads = [id for id in ids if id not in reported and self._threads[id].checkpoint_id is not None]
         states = [self._threads[id].checkpoint_id for id in threads]
         rows = await self._tx.all(sql.NEXT_OF, thread_ids=threads, ids=states) if threads else []
-        rows += [NextOf(state.thread_id, state.id, state.next, "") for state in noted.values()]
+        rows += [NextOf(state.thread_id, state.id, state.next, "") for state in reported.values()]
         return {
             row.thread_id
             for row in rows
@@ -296,29 +301,28 @@ async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
         tx.hint(STOPPED_CHANNEL, str(tx.ns) + "/" + run_id)
 
 
-async def on_phases_tried(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """Note the questions of phases that succeeded, for the workflow or chat that continues them."""
-    notes = [end.note for end in ends if isinstance(end.note, RunEndReport) and end.status == SUCCEEDED]
-    asking: dict[str, RunEndReport] = {}
-    for note in notes:
-        if note.state is not None:
-            note.interrupts = note.state.interrupts if note.state.is_unfinished else None
-        elif note.thread is not None and note.thread.checkpoint_id is not None:
-            asking[note.thread.checkpoint_id] = note
+async def find_interrupts(tx: Tx, ends: Sequence[AttemptEnd]) -> dict[str, str]:
+    """Return the questions that succeeded phases ask, as JSON by rollout."""
+    interrupts: dict[str, str] = {}
+    asking: dict[str, tuple[str, str]] = {}
+    for end in ends:
+        report = end.report
+        if end.status != SUCCEEDED or not isinstance(report, RunEndReport):
+            continue
+        if report.state is not None:
+            if report.state.is_unfinished:
+                interrupts[end.rollout_id] = report.state.interrupts
+        elif report.thread is not None and report.thread.checkpoint_id is not None:
+            asking[report.thread.checkpoint_id] = (report.thread.id, end.rollout_id)
     if asking:
-        threads = [note.thread.id for note in asking.values() if note.thread is not None]
+        threads = [thread_id for thread_id, _ in asking.values()]
         for row in await tx.all(sql.NEXT_OF, thread_ids=threads, ids=list(asking)):
             if row.next != NOTHING_NEXT:
-                asking[row.id].interrupts = row.interrupts
+                _, rollout_id = asking[row.id]
+                interrupts[rollout_id] = row.interrupts
+    return interrupts
 
 
-RUN_KIND = RolloutKind(RUN, on_ended=on_ended, on_stopped=on_stopped, final=True, counted=True)
-PHASE_KIND = RolloutKind(
-    PHASE,
-    on_attempt_ended=on_phases_tried,
-    on_ended=on_ended,
-    on_stopped=on_stopped,
-    final=True,
-    counted=True,
-    new_note=RunEndReport,
-)
+RUN_KIND = RolloutKind(RUN, on_ended=settle_runs, on_stopped=on_stopped, final=True, counted=True)
+PHASE_KIND = RolloutKind(PHASE, on_stopped=on_stopped, final=True, counted=True)
+"""Without the handler of its ends, which calls several domains: `perdure.runtime.phases.build_phase_kind`."""

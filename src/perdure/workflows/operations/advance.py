@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perdure.approvals.model import Decision
-from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseReport, PhaseStarter, get_outcome
+from perdure.executions.model import FATAL, RELEASED, SOFT, PhaseStarter, get_outcome
+from perdure.executions.operations import EndedAttempt, EndedPhase
 from perdure.kernel.storage.port import Tx
-from perdure.rollouts.model import (
-    CANCELLED,
-    SUCCEEDED,
-    TIMEOUT,
-    UNRESPONSIVE,
-    AttemptEnd,
-    EndedRollout,
-    Listener,
-)
+from perdure.rollouts.model import CANCELLED, SUCCEEDED, TIMEOUT, UNRESPONSIVE, AttemptEnd, RolloutEnds
 from perdure.workflows import sql
 from perdure.workflows.model import LIVE, MAX_RESTARTS, WAITING, PhaseEnd, parse_node
-from perdure.workflows.operations.runs import build_works, load_works, lock_runs
+from perdure.workflows.operations.runs import build_works, lock_runs
 from perdure.workflows.operations.saving import save_all
 from perdure.workflows.operations.work import RunWork
 from perdure.workflows.rows import WorkflowRunRow
@@ -33,61 +26,67 @@ REMEMBERED: Final = 16
 # --- the end of a phase -----------------------------------------------------------------------------------
 
 
-async def lock_runs_of_phases(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-    """Lock the runs of phases before rows that come later in the order of locks."""
-    await lock_runs(tx, [end.parent for end in ends if end.parent is not None])
+async def lock_parents(tx: Tx, ends: RolloutEnds) -> list[WorkflowRunRow]:
+    """Lock the runs of ended phases and attempts, before rows that come later in the order of locks."""
+    parents = {*(end.parent for end in ends.attempts), *(end.parent for end in ends.rollouts)}
+    return await lock_runs(tx, [parent for parent in parents if parent is not None])
 
 
-WORKFLOW_LOCKS: Final = Listener(on_attempt_ended=lock_runs_of_phases)
-"""Listener that is registered before the listener of executions."""
-
-
-def listener(phases: PhaseStarter) -> Listener:
-    """Return the listener for the ends of phases. Register it after the listener of executions."""
-
-    async def on_attempt_ended(tx: Tx, ends: Sequence[AttemptEnd]) -> None:
-        await count_attempts(tx, ends, phases)
-
-    async def on_ended(tx: Tx, ended: Sequence[EndedRollout]) -> None:
-        await end_phases(tx, ended, phases)
-
-    return Listener(on_attempt_ended=on_attempt_ended, on_ended=on_ended)
-
-
-async def count_attempts(tx: Tx, ends: Sequence[AttemptEnd], phases: PhaseStarter) -> None:
-    """Add the usage of attempts to their runs, and count lost workers."""
-    mine = [end for end in ends if end.parent is not None]
-    runs = {run.id: run for run in await lock_runs(tx, [end.parent or "" for end in mine])}
-    for end in mine:
-        run = runs.get(end.parent or "")
-        if run is None:
-            continue
-        _add(run, end)
-        # The loss of a worker counts only if the run still waits for its phase.
-        is_awaited = run.status in LIVE and end.rollout_status != CANCELLED
-        if end.status == UNRESPONSIVE and is_awaited:
-            _lose(run, end, tx.now)
-    given_up = [run for run in runs.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
-    works = await build_works(tx, given_up, phases)
-    for work in works.values():
+async def advance_runs(
+    tx: Tx,
+    runs: Sequence[WorkflowRunRow],
+    attempts: Sequence[EndedAttempt],
+    ended: Sequence[EndedPhase],
+    phases: PhaseStarter,
+) -> None:
+    """Count ended attempts in their locked runs, and advance the runs whose phases have ended."""
+    locked = {run.id: run for run in runs}
+    counted = _count_attempts(locked, attempts, tx.now)
+    given_up = [run.id for run in counted.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
+    parts = {phase.end.rollout_id: phase for phase in ended if phase.end.parent in locked}
+    advancing = sorted({*given_up, *(str(phase.end.parent) for phase in parts.values())})
+    works = await build_works(tx, [locked[run_id] for run_id in advancing], phases)
+    changed = {run_id: works[run_id] for run_id in given_up}
+    for work in changed.values():
         await work.stop(
             "failed",
             f"{work.run.restart_count} workers were lost while they executed phases of this run; "
             f"it is given up after {MAX_RESTARTS}",
         )
-    await save_all(tx, list(works.values()))
-    await tx.write(sql.MOVE_RUNS.of([run for run in runs.values() if run.id not in works]))
+    if parts:
+        changed |= await _end_phases(tx, works, parts)
+    await save_all(tx, list(changed.values()))
+    await tx.defer(sql.MOVE_RUNS.of([run for run in counted.values() if run.id not in changed]))
 
 
-def _add(run: WorkflowRunRow, end: AttemptEnd) -> None:
-    """Add the usage of an attempt, which the listener of executions has put into its note."""
-    report = end.note
-    if not isinstance(report, PhaseReport) or report.execution_id is None:
+def _count_attempts(
+    runs: Mapping[str, WorkflowRunRow], attempts: Sequence[EndedAttempt], now: int
+) -> dict[str, WorkflowRunRow]:
+    """Add the usage of attempts to their runs, and count lost workers. Return these runs."""
+    counted: dict[str, WorkflowRunRow] = {}
+    for attempt in attempts:
+        end = attempt.end
+        run = runs.get(end.parent or "")
+        if run is None:
+            continue
+        counted[run.id] = run
+        _add(run, attempt)
+        # The loss of a worker counts only if the run still waits for its phase.
+        is_awaited = run.status in LIVE and end.rollout_status != CANCELLED
+        if end.status == UNRESPONSIVE and is_awaited:
+            _lose(run, end, now)
+    return counted
+
+
+def _add(run: WorkflowRunRow, attempt: EndedAttempt) -> None:
+    """Add the usage of an attempt."""
+    end, execution = attempt.end, attempt.execution
+    if execution is None:
         return
-    run.total_cost_usd += report.cost_usd
-    run.total_tokens += report.tokens
-    run.turns += report.turns or 0
-    stop_reason = report.stop_reason or (RELEASED if end.reason == RELEASED else None)
+    run.total_cost_usd += execution.cost_usd or 0.0
+    run.total_tokens += execution.tokens
+    run.turns += execution.turns or 0
+    stop_reason = attempt.report.stop_reason or (RELEASED if end.reason == RELEASED else None)
     outcome = get_outcome(end.status == SUCCEEDED, stop_reason)
     setattr(run, outcome, getattr(run, outcome) + 1)
 
@@ -108,54 +107,55 @@ def _lose(run: WorkflowRunRow, end: AttemptEnd, now: int) -> None:
     run.restart_count += 1
 
 
-async def end_phases(tx: Tx, ended: Sequence[EndedRollout], phases: PhaseStarter) -> None:
-    """Advance runs whose phases have ended.
+async def _end_phases(
+    tx: Tx, works: Mapping[str, RunWork], ended: Mapping[str, EndedPhase]
+) -> dict[str, RunWork]:
+    """Advance runs whose phases, by rollout, have ended. Return the changed runs.
 
     A phase that no node waits for changes nothing, and its execution counts as failed: a retry of the run
     executes it again.
     """
-    ends = {end.rollout_id: end for end in ended if end.parent is not None}
-    if not ends:
-        return
-    works = await load_works(tx, [end.parent or "" for end in ends.values()], phases)
+    strays = dict(ended)
     moved: dict[str, RunWork] = {}
-    for row in await tx.all(sql.NODES_OF_ROLLOUTS, ids=sorted(ends)):
+    for row in await tx.all(sql.NODES_OF_ROLLOUTS, ids=sorted(ended)):
         work = works.get(row.run_id)
         if work is None or not work.is_live:
             continue
         work.board.add([row])
-        node, end = work.board.nodes[row.key], ends.pop(row.rollout_id or "")
-        how = phase_end(end)
-        if how.interrupted:
+        node, phase = work.board.nodes[row.key], strays.pop(row.rollout_id or "")
+        if _is_interrupted(phase):
             state = decode_state(node)
-            state.thread_id = end.line
+            state.thread_id = phase.end.line
             remember(node, state)
-        await work.phase_ended(node, how)
+        await work.phase_ended(node, _build_phase_end(phase))
         moved[work.run.id] = work
-    for end in ends.values():
-        stray = works.get(end.parent or "")
-        if stray is not None and end.status == SUCCEEDED and isinstance(end.note, PhaseReport):
-            stray.reject(end.note.execution_id, NOT_AWAITED)
-            moved[stray.run.id] = stray
+    for phase in strays.values():
+        if phase.end.status == SUCCEEDED:
+            work = works[str(phase.end.parent)]
+            work.reject(None if phase.execution is None else phase.execution.id, NOT_AWAITED)
+            moved[work.run.id] = work
     for work in moved.values():
         await work.go_on()
-    await save_all(tx, list(moved.values()))
+    return moved
 
 
-def phase_end(end: EndedRollout) -> PhaseEnd:
+def _is_interrupted(phase: EndedPhase) -> bool:
+    return phase.end.status == SUCCEEDED and phase.interrupts is not None
+
+
+def _build_phase_end(phase: EndedPhase) -> PhaseEnd:
     """Build the end of a phase's execution from the reports of its worker and the watchdog."""
-    report = end.note if isinstance(end.note, PhaseReport) else PhaseReport()
-    success = end.status == SUCCEEDED
-    interrupted = success and report.interrupts is not None
+    end, report, execution = phase.end, phase.report, phase.execution
+    success, interrupted = end.status == SUCCEEDED, _is_interrupted(phase)
     # Only a failure that the agent reports is soft; a crash, a lost worker or a timeout is not.
     lapsed = not success and end.outcome in (TIMEOUT, UNRESPONSIVE)
     return PhaseEnd(
         rollout_id=end.rollout_id,
         success=success,
-        output=format_question(report.interrupts or "") if interrupted else report.output or "",
-        error=report.error,
+        output=format_question(phase.interrupts or "") if interrupted else report.output or "",
+        error=phase.error,
         stop_reason=FATAL if lapsed and report.stop_reason in SOFT else report.stop_reason,
-        execution_id=report.execution_id,
+        execution_id=None if execution is None else execution.id,
         interrupted=interrupted,
     )
 

@@ -41,10 +41,9 @@ async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
         for bulk, rows in await work.save():
             writes.setdefault(bulk, []).extend(rows)
     runs = [work.run for work in works]
-    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs))
+    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs), *writes.items(), build_counts(tx, runs))
     if moved != len(runs):
         raise Conflict("a workflow run changed while it was locked")
-    await tx.defer(*[(bulk, rows) for bulk, rows in writes.items() if rows], build_counts(tx, runs))
     await tell_ends(tx, runs)
     for work in works:
         work.run.was_status = work.run.status
