@@ -103,7 +103,7 @@ class Traveller:
         run = {"assistant_id": "graph", "input": {"n": 1}, "stream_mode": ["values"]}
         frames = await self.ask("POST", f"/threads/{thread['thread_id']}/runs/stream", json=run)
         assert '"n":2' in frames.replace(" ", "")
-        await self.until("threads.operations.settle:on_ended")
+        await self.until("threads.operations.settle:settle_runs")
 
     async def queue(self) -> None:
         queues = "/v1/agl/queues/rollouts"

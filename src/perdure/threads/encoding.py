@@ -139,7 +139,8 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         raise InvalidInput("a command continues a thread from where it stopped: give the thread_id")
     if request.checkpoint_id is not None and request.thread_id is None:
         raise InvalidInput("a checkpoint belongs to a thread: give the thread_id")
-    parent, webhook = parse_traceparent(request.traceparent), request.webhook
+    span, _ = parse_traceparent(request.traceparent) or (None, None)
+    webhook = request.webhook
     if webhook is not None and policy.check_webhook is not None:
         webhook = policy.check_webhook(webhook)
     text = kwargs_text(kwargs)
@@ -160,7 +161,7 @@ def new_run(request: RunRequest, policy: Policy, *, known: str = "{}") -> NewRun
         checkpoint_id=optional_id(request.checkpoint_id, "checkpoint_id"),
         inherits=request.inherit_metadata,
         lifetime=policy.lifetime,
-        trace_id=None if parent is None else parent[0].trace_id,
+        trace_id=None if span is None else span.trace_id,
         references=decode_references(text),
     )
 

@@ -561,11 +561,6 @@ def values_text(row: CheckpointWithValues) -> str:
     return encode_json(state_values(row_to_graph_tuple(row)), what="values", nan="keep")
 
 
-def decode_metadata(text: str) -> dict[str, Any]:
-    metadata: dict[str, Any] = decode_json(text)
-    return metadata
-
-
 # --- events and webhooks at the end of a run --------------------------------------------------------------
 
 

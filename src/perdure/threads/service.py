@@ -60,6 +60,7 @@ from perdure.threads.encoding import (
     new_run,
 )
 from perdure.threads.ends import RunEnds
+from perdure.threads.metadata import inherit
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
@@ -352,7 +353,7 @@ class Threads(RunEnds):
         assistant, thread = await self.read_one(create.get_sources, (new.assistant, new.thread_id))
         if assistant is None:
             return new
-        return structs.replace(new, inheritance=create.inherit(new.metadata, assistant, thread))
+        return structs.replace(new, inheritance=inherit(new.metadata, assistant, thread))
 
     async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
         await unpack_for(self, new.thread_id, new.checkpoint_id)

@@ -20,6 +20,7 @@ from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import AppendedEvents, StreamAppend, append
 from perdure.threads import sql
+from perdure.threads.metadata import decode_metadata
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
 from perdure.threads.operations.graphs import Steps
@@ -30,7 +31,7 @@ from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads, own_stream, thread_stream
 from perdure.threads.operations.values import with_its_values, with_values
 from perdure.threads.records import Lifetime
-from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, decode_metadata, new_thread_row
+from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, new_thread_row
 
 LATEST = 2**62
 
