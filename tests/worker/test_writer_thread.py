@@ -86,7 +86,7 @@ class WriterTrace:
         try:
             yield
         finally:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     def take(self) -> list[list[str]]:
         """Return the calls since the last time."""
