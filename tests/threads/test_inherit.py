@@ -13,6 +13,7 @@ from tests.threads.test_removal import left, purge
 from perdure.assistants.model import SYSTEM_METADATA, system_id
 from perdure.kernel.errors import NotFound
 from perdure.threads.encoding import new_run
+from perdure.threads.inheritance import inherit
 from perdure.threads.operations import create
 from perdure.threads.operations.queries import RunSearch
 from perdure.threads.records import RunRequest
@@ -64,7 +65,7 @@ async def test_metadata_that_changed_after_it_was_merged_is_merged_again(world: 
     new = new_run(request, world.threads.policy)
     ((assistant, thread),) = await world.threads.read(create.get_sources, [("echo", "t")])
     assert assistant is not None
-    stale = structs.replace(new, inheritance=create.inherit(new.metadata, assistant, thread))
+    stale = structs.replace(new, inheritance=inherit(new.metadata, assistant, thread))
     if exists:
         await world.threads.update_thread("t", metadata={"a": 2})
     else:

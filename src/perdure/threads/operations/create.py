@@ -9,9 +9,8 @@ import msgspec
 from perdure.assistants.model import AssistantRow
 from perdure.assistants.operations import resolve
 from perdure.kernel import changes, ids
-from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, NotFound, PerdureError
-from perdure.kernel.storage.labels import encode_labels, put_labels
+from perdure.kernel.storage.labels import put_labels
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import Kinds
 from perdure.rollouts.operations.conditions import NOT_OVERDUE
@@ -25,6 +24,8 @@ from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
+from perdure.threads.inheritance import Inheritance, get_source, inherit
+from perdure.threads.kwargs import NO_REFERENCES, RunReferences
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, SINGLE, TEMPORARY
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
@@ -32,14 +33,11 @@ from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy, OnCompletion
 from perdure.threads.rows import (
-    NO_REFERENCES,
     Created,
     CreatedRun,
     QueueRolloutRow,
-    RunReferences,
     RunRow,
     ThreadRow,
-    decode_metadata,
     new_thread_row,
 )
 
@@ -49,19 +47,6 @@ _STOPPING: dict[MultitaskStrategy, CancelAction] = {"interrupt": "interrupt", "r
 def missing_assistant(name: str) -> str:
     """Return the message about an assistant that does not exist."""
     return f"Assistant {name} not found"
-
-
-class Inheritance(msgspec.Struct, frozen=True):
-    """Metadata of a run and its thread, merged from what an assistant and the thread had when it was read."""
-
-    assistant: tuple[str, str, str]
-    """ID, agent and metadata of the assistant."""
-    thread: str | None
-    """Metadata of the thread; None for a new thread."""
-    run: str
-    marked: str | None
-    """Metadata of the thread with the marks of the assistant; None if it has them already."""
-    labels: Mapping[str, str]
 
 
 class NewRun(msgspec.Struct, frozen=True):
@@ -315,7 +300,7 @@ class _Creation:
         assistant = self._assistants[request.assistant]
         current = thread.metadata if thread.status else None
         merged = request.inheritance
-        if merged is not None and merged.thread == current and merged.assistant == _source(assistant):
+        if merged is not None and merged.thread == current and merged.assistant == get_source(assistant):
             return merged
         return inherit(request.metadata, assistant, current)
 
@@ -403,26 +388,3 @@ async def get_sources(
     threads = await load_threads(tx, named) if named else {}
     known = {thread.id: thread.metadata for thread in threads.values() if not thread.is_gone}
     return [(assistants.get(assistant), known.get(thread_id or "")) for assistant, thread_id in runs]
-
-
-def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritance:
-    """Merge a run's metadata over its thread's, and both over its assistant's.
-
-    A new thread, without metadata, gets that of the run.
-    """
-    marks = {"graph_id": assistant.agent, "assistant_id": assistant.id}
-    mine = decode_metadata(own)
-    before = mine if thread is None else decode_metadata(thread)
-    after = {**before, **marks}
-    run = {**decode_metadata(assistant.metadata), **after, **mine, **marks}
-    return Inheritance(
-        assistant=_source(assistant),
-        thread=thread,
-        run=encode_json(run, what="metadata"),
-        marked=None if after == before else encode_json(after, what="metadata"),
-        labels=encode_labels(after if thread is None else marks),
-    )
-
-
-def _source(assistant: AssistantRow) -> tuple[str, str, str]:
-    return assistant.id, assistant.agent, assistant.metadata
