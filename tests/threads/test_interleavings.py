@@ -172,7 +172,7 @@ async def make(tx: Tx, given: Any, lined: bool) -> Any:
 
 async def _edit(tx: Tx, given: Any, lined: bool) -> Any:
     merged = merged_metadata(await states.get_metadata(tx, "t"), {"b": 2})
-    return await states.update_thread(tx, "t", states.ThreadChange(merged, None))
+    return await states.update_thread(tx, "t", merged, None)
 
 
 drop_thread, set_state, copy, edit = map(answering, (_drop_thread, _set_state, _copy, _edit))

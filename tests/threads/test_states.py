@@ -57,6 +57,17 @@ async def test_metadata_is_merged_and_config_replaced(world: World) -> None:
         await world.threads.update_thread("nowhere", metadata={})
 
 
+async def test_concurrent_changes_of_metadata_are_all_kept(world: World) -> None:
+    thread = await world.thread(metadata={"a": 1})
+    others = world.others(6)
+    await asyncio.gather(
+        *(threads.update_thread(thread, metadata={f"n{n}": n}) for n, threads in enumerate(others))
+    )
+    expected = {"a": 1, **{f"n{n}": n for n in range(6)}}
+    assert (await world.threads.get_thread(thread)).metadata == expected
+    assert await found(world, metadata=expected) == [thread]
+
+
 LINES = statement("SELECT count(*) FROM lines WHERE ns = :ns", row=int)
 
 

@@ -65,6 +65,7 @@ def _default_config() -> str:
 
 
 def _with_limits(config: str) -> str:
+    """Decode the limits of a config before a transaction needs them; return the config."""
     decode_limits(config)
     return config
 

@@ -26,7 +26,7 @@ from perdure.kernel.errors import InvalidInput
 from perdure.kernel.storage.labels import encode_labels, encode_metadata
 from perdure.spans.recording import parse_traceparent
 from perdure.streams.model import METADATA, REFERENCE_SIZE, VALUES, NewEvent
-from perdure.threads.kwargs import kwargs_text
+from perdure.threads.kwargs import decode_references, kwargs_text
 from perdure.threads.model import RUN_QUEUES
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.execute import Checked
@@ -36,7 +36,7 @@ from perdure.threads.operations.shown import are_shown
 from perdure.threads.operations.states import MergedMetadata
 from perdure.threads.policy import Policy, encode_limits
 from perdure.threads.records import PRUNE_STRATEGIES, Lifetime, NewCheckpoint, RunKwargs, RunRequest
-from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT, decode_references
+from perdure.threads.rows import IN_CHECKPOINT, IN_PIECES, NOTHING_ASKED, NOTHING_NEXT
 from perdure.threads.work import Lease
 
 MAX_LIFETIME_MINUTES = 100 * 366 * 1440

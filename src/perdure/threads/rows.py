@@ -16,7 +16,7 @@ from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target
 from perdure.rollouts.model import ENDED, Limits, decode_limits
 from perdure.streams.model import CONTROL, NewEvent
-from perdure.threads.kwargs import decode_kwargs, whole_kwargs
+from perdure.threads.kwargs import RunReferences, decode_kwargs, whole_kwargs
 from perdure.threads.model import TEMPORARY, run_status
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -167,18 +167,6 @@ class RunRow(msgspec.Struct):
     @property
     def limits(self) -> Limits:
         return decode_limits(self.config)
-
-
-class RunReferences(NamedTuple):
-    """References of a run to states."""
-
-    checkpoint_id: str | None = None
-    """State to start from."""
-    resumes: bool = False
-    """True if the run answers an interrupted state."""
-
-
-NO_REFERENCES: Final = RunReferences()
 
 
 class CreatedRun(Created[RunRow]):
@@ -341,24 +329,6 @@ class RunStepRow(NamedTuple):
     """Number of events in that run's stream after all events before the step; None if unknown."""
     within: str | None = None
     """Name of the step that contains this step."""
-
-
-class _References(msgspec.Struct):
-    """The part of a run's input that refers to states. The rest is not decoded."""
-
-    checkpoint_id: str | None = None
-    command: dict[str, msgspec.Raw] | None = None
-
-
-_references = msgspec.json.Decoder(_References)
-
-
-def decode_references(text: str) -> RunReferences:
-    """Return the references in a run's input. An input that names no state is not decoded."""
-    if '"checkpoint_id":' not in text and '"resume":' not in text:
-        return NO_REFERENCES
-    references = _references.decode(text)
-    return RunReferences(references.checkpoint_id, "resume" in (references.command or {}))
 
 
 # --- states -----------------------------------------------------------------------------------------------
@@ -559,6 +529,12 @@ def row_to_outline(row: StateRow) -> Checkpoint:
 def values_text(row: CheckpointWithValues) -> str:
     """Encode the values of a state that a graph stores in pieces."""
     return encode_json(state_values(row_to_graph_tuple(row)), what="values", nan="keep")
+
+
+def decode_metadata(text: str) -> dict[str, Any]:
+    """Decode stored metadata."""
+    metadata: dict[str, Any] = decode_json(text)
+    return metadata
 
 
 # --- events and webhooks at the end of a run --------------------------------------------------------------

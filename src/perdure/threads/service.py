@@ -60,14 +60,14 @@ from perdure.threads.encoding import (
     new_run,
 )
 from perdure.threads.ends import RunEnds
-from perdure.threads.metadata import inherit
+from perdure.threads.inheritance import inherit
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
 from perdure.threads.operations.search import ThreadFilter
 from perdure.threads.operations.settle import thread_stream
 from perdure.threads.operations.shown import resolve
-from perdure.threads.operations.states import NewThread, ThreadChange
+from perdure.threads.operations.states import NewThread
 from perdure.threads.policy import Policy
 from perdure.threads.records import (
     CANCEL_ACTIONS,
@@ -182,14 +182,13 @@ class Threads(RunEnds):
         """
         check_id(thread_id, "thread_id")
         metadata_text(metadata)
-        change = ThreadChange(None, None if config is None else config_text(config), check_lifetime(lifetime))
-        updated = False
+        rest = None if config is None else config_text(config), check_lifetime(lifetime)
+        merged, updated = None, False
         # Metadata is merged outside of the transaction; after a concurrent change the loop repeats.
         while not updated:
             if metadata is not None:
-                known = await self.read(states.get_metadata, thread_id)
-                change = structs.replace(change, metadata=merged_metadata(known, metadata))
-            updated = await self.write(states.update_thread, thread_id, change)
+                merged = merged_metadata(await self.read(states.get_metadata, thread_id), metadata)
+            updated = await self.write(states.update_thread, thread_id, merged, *rest)
         return await self.get_thread(thread_id)
 
     @call(DELETE("/threads/{thread_id}"), scope="write", errors=(NotFound,))

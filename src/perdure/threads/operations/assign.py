@@ -24,6 +24,7 @@ from perdure.service.idempotency import is_used, keyed_as
 from perdure.streams.model import Head
 from perdure.streams.operations import AppendedEvents, StreamAppend, append, heads
 from perdure.threads import sql
+from perdure.threads.kwargs import RunReferences, decode_references
 from perdure.threads.model import AGENTS_QUEUE, RUN_KINDS, RUN_QUEUES
 from perdure.threads.operations.settle import load_runs, load_threads, thread_stream
 from perdure.threads.rows import (
@@ -31,12 +32,10 @@ from perdure.threads.rows import (
     CreatedRun,
     QueueAttemptRow,
     QueueRolloutRow,
-    RunReferences,
     RunRow,
     RunStepRow,
     StateRow,
     ThreadRow,
-    decode_references,
     get_origin,
 )
 

@@ -24,7 +24,8 @@ from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
-from perdure.threads.metadata import Inheritance, inherit, metadata_source
+from perdure.threads.inheritance import Inheritance, get_source, inherit
+from perdure.threads.kwargs import NO_REFERENCES, RunReferences
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, SINGLE, TEMPORARY
 from perdure.threads.operations.cancel import end_now
 from perdure.threads.operations.lifetimes import set_lifetimes
@@ -32,11 +33,9 @@ from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads
 from perdure.threads.records import CancelAction, Lifetime, MultitaskStrategy, OnCompletion
 from perdure.threads.rows import (
-    NO_REFERENCES,
     Created,
     CreatedRun,
     QueueRolloutRow,
-    RunReferences,
     RunRow,
     ThreadRow,
     new_thread_row,
@@ -299,7 +298,7 @@ class _Creation:
         assistant = self._assistants[request.assistant]
         current = thread.metadata if thread.status else None
         merged = request.inheritance
-        if merged is not None and merged.thread == current and merged.assistant == metadata_source(assistant):
+        if merged is not None and merged.thread == current and merged.assistant == get_source(assistant):
             return merged
         return inherit(request.metadata, assistant, current)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,6 @@ from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.streams.operations import AppendedEvents, StreamAppend, append
 from perdure.threads import sql
-from perdure.threads.metadata import decode_metadata
 from perdure.threads.model import ROLLBACK
 from perdure.threads.operations.execute import Checked, new_state
 from perdure.threads.operations.graphs import Steps
@@ -31,7 +30,7 @@ from perdure.threads.operations.remove import THREAD, purge_threads
 from perdure.threads.operations.settle import load_threads, own_stream, thread_stream
 from perdure.threads.operations.values import with_its_values, with_values
 from perdure.threads.records import Lifetime
-from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, new_thread_row
+from perdure.threads.rows import Created, StateRow, ThreadAnswer, ThreadRow, decode_metadata, new_thread_row
 
 LATEST = 2**62
 
@@ -49,21 +48,12 @@ class NewThread(msgspec.Struct, frozen=True):
     """Encoded metadata by which threads are found."""
 
 
-class MergedMetadata(msgspec.Struct, frozen=True):
-    """New metadata of a thread, which was merged outside the transaction."""
+class MergedMetadata(NamedTuple):
+    """New metadata of a thread, merged with its metadata `known` outside the transaction."""
 
     known: str
-    """Metadata that it was merged with."""
     text: str
     labels: Mapping[str, str]
-
-
-class ThreadChange(msgspec.Struct, frozen=True):
-    """Change of a thread, with its bodies encoded. None leaves a property as it is."""
-
-    metadata: MergedMetadata | None
-    config: str | None
-    lifetime: Lifetime | None = None
 
 
 @keyed_as("create_thread")
@@ -138,22 +128,28 @@ async def get_metadata(tx: Tx, thread_id: str) -> str:
     return thread.metadata
 
 
-async def update_thread(tx: Tx, thread_id: str, change: ThreadChange) -> bool:
+async def update_thread(
+    tx: Tx,
+    thread_id: str,
+    metadata: MergedMetadata | None,
+    config: str | None,
+    lifetime: Lifetime | None = None,
+) -> bool:
     """Replace the metadata and the config, and set a lifetime that starts now.
 
-    Return False and change nothing if the metadata differs from that which the change was merged with.
+    Return False and change nothing if the metadata is no longer `known`.
     """
     thread = await _visible(tx, thread_id)
     thread.updated_at = tx.now
-    thread.config = thread.config if change.config is None else change.config
-    if change.metadata is not None:
-        if change.metadata.known != thread.metadata:
+    thread.config = thread.config if config is None else config
+    if metadata is not None:
+        if metadata.known != thread.metadata:
             return False
-        thread.metadata = change.metadata.text
-        await set_labels(tx, THREAD, {thread_id: change.metadata.labels})
+        thread.metadata = metadata.text
+        await set_labels(tx, THREAD, {thread_id: metadata.labels})
     await tx.write(sql.EDIT_THREADS.of([thread]))
-    if change.lifetime is not None:
-        await set_lifetimes(tx, {thread_id: change.lifetime})
+    if lifetime is not None:
+        await set_lifetimes(tx, {thread_id: lifetime})
     changes.tell(tx, "thread", [(thread_id, thread.status)])
     await audit(tx, "update_thread", [thread_id])
     return True

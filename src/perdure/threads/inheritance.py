@@ -1,21 +1,14 @@
-"""Metadata of threads and runs, and how a run inherits it from its thread and its assistant."""
+"""Metadata that runs inherit from their assistants and threads, merged outside the transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from perdure.assistants.model import AssistantRow
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.storage.labels import encode_labels
-
-
-def decode_metadata(text: str) -> dict[str, Any]:
-    """Decode stored metadata."""
-    metadata: dict[str, Any] = decode_json(text)
-    return metadata
 
 
 class Inheritance(msgspec.Struct, frozen=True):
@@ -29,6 +22,7 @@ class Inheritance(msgspec.Struct, frozen=True):
     marked: str | None
     """Metadata of the thread with the marks of the assistant; None if it has them already."""
     labels: Mapping[str, str]
+    """Labels of the thread that change with the marks."""
 
 
 def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritance:
@@ -37,12 +31,12 @@ def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritanc
     A new thread, without metadata, gets that of the run.
     """
     marks = {"graph_id": assistant.agent, "assistant_id": assistant.id}
-    mine = decode_metadata(own)
-    before = mine if thread is None else decode_metadata(thread)
+    mine = decode_json(own)
+    before = mine if thread is None else decode_json(thread)
     after = {**before, **marks}
-    run = {**decode_metadata(assistant.metadata), **after, **mine, **marks}
+    run = {**decode_json(assistant.metadata), **after, **mine, **marks}
     return Inheritance(
-        assistant=metadata_source(assistant),
+        assistant=get_source(assistant),
         thread=thread,
         run=encode_json(run, what="metadata"),
         marked=None if after == before else encode_json(after, what="metadata"),
@@ -50,6 +44,6 @@ def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritanc
     )
 
 
-def metadata_source(assistant: AssistantRow) -> tuple[str, str, str]:
-    """Return what a run inherits from an assistant."""
+def get_source(assistant: AssistantRow) -> tuple[str, str, str]:
+    """Return the fields of an assistant that a run inherits from."""
     return assistant.id, assistant.agent, assistant.metadata
