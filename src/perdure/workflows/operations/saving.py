@@ -41,9 +41,11 @@ async def save_all(tx: Tx, works: Sequence[RunWork]) -> None:
         for bulk, rows in await work.save():
             writes.setdefault(bulk, []).extend(rows)
     runs = [work.run for work in works]
-    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs), *writes.items(), build_counts(tx, runs))
+    moved, *_ = await tx.write(sql.MOVE_RUNS.of(runs), *writes.items())
     if moved != len(runs):
         raise Conflict("a workflow run changed while it was locked")
+    # Counts are locked last.
+    await tx.defer(build_counts(tx, runs))
     await tell_ends(tx, runs)
     for work in works:
         work.run.was_status = work.run.status
