@@ -94,8 +94,8 @@ async def test_each_change_is_a_version(assistants: Assistants) -> None:
     third = await assistants.update(made.assistant_id, agent="write", config={}, context={"c": 1})
     assert (third.version, third.agent, third.config, third.context) == (3, "write", {}, {"c": 1})
     assert third == await assistants.get(made.assistant_id)
-    assert await assistants.versions(made.assistant_id) == [third, second, made]
-    assert await assistants.versions(made.assistant_id, limit=1, offset=1) == [second]
+    assert (await assistants.versions(made.assistant_id)).items == [third, second, made]
+    assert (await assistants.versions(made.assistant_id, limit=1, offset=1)).items == [second]
 
 
 async def test_an_older_version_can_be_taken_again(assistants: Assistants) -> None:
@@ -160,7 +160,7 @@ async def test_an_agent_may_come_with_new_words(assistants: Assistants) -> None:
     await assistants.register([AgentSpec(name="research", description="Finds out.")])
     own = await assistants.get(RESEARCH)
     assert (own.description, own.version) == ("Finds out.", 1)
-    assert await assistants.versions(RESEARCH) == [own]
+    assert (await assistants.versions(RESEARCH)).items == [own]
 
 
 async def test_an_agent_takes_its_id_from_whoever_has_it(assistants: Assistants) -> None:

@@ -68,10 +68,10 @@ async def use(storage: Storage) -> None:
     assert len(await items.search(["users", "crowd"], limit=10)) == 10
     assert len(await items.search(["users", "crowd"], limit=5, offset=50)) == 5
     assert len(await items.search(["users"], limit=10)) == 10
-    assert await items.search(["users", "user-002"], filter={"n": "x"}) == []
+    assert (await items.search(["users", "user-002"], filter={"n": "x"})).items == []
     assert len(await items.search(["users", "user-003"], query="x", limit=10)) == 10
     assert len(await items.list_namespaces(limit=300)) == 300
-    assert await items.list_namespaces(max_depth=1) == [("first",), ("users",)]
+    assert (await items.list_namespaces(max_depth=1)).items == [("first",), ("users",)]
     await items.delete(["users", "user-001"], "k")
     assert await storage.background(operations.expire) > 0
 

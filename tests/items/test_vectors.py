@@ -134,7 +134,7 @@ async def test_a_function_that_does_something_else_is_told_of(storage: Storage) 
         items = indexed(storage, by=wrong)
         with pytest.raises(InvalidInput, match=message):
             await items.put(["a"], "k", {"text": "a"})
-    assert await Items(storage).search() == []
+    assert (await Items(storage).search()).items == []
     with pytest.raises(InvalidInput, match="a function"):
         ItemIndex(7)
 

@@ -159,16 +159,16 @@ async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads
     async def walk(tx: Tx, order: SortOrder, limit: int) -> list[str]:
         everything = Clause("TRUE", {})
         walked: list[str] = []
-        cursor = None
+        cursor, keyset = None, order.keyset("things")
         while True:
-            place = order.place("things", cursor)
+            place = keyset.read(cursor)
             if heads:
                 page, values = listing.heads("note", ["b", "", "é"], order, limit, 0, place)
             else:
                 page, values = listing.page(everything, order, limit, 0, place)
             rows = await tx.all(page, **values)
             walked += [row.id for row in rows]
-            cursor = order.cursor("things", rows, limit)
+            cursor = keyset.next_if_full(rows, limit)
             if cursor is None:
                 return walked
 
@@ -195,27 +195,29 @@ async def test_pages_by_their_cursors_are_the_whole_list(storage: Storage, heads
 )
 def test_a_broken_cursor_is_refused(cursor: Any) -> None:
     with pytest.raises(InvalidInput):
-        BY_ID.place("things", cursor)
+        BY_ID.keyset("things").read(cursor)
 
 
 def test_a_cursor_of_another_list_or_order_is_refused() -> None:
-    cursor = BY_ID.cursor("things", [ThingRow("a", None, None)], 1)
-    assert BY_ID.place("things", cursor) == ("a",)
+    cursor = BY_ID.keyset("things").write(ThingRow("a", None, None))
+    assert BY_ID.keyset("things").read(cursor) == ("a",)
     for what, order in (
         ("others", BY_ID),
         ("things", SortOrder((SortKey("id", "text", descending=True),))),
         ("things", SortOrder((SortKey("size", "int"), SortKey("id", "text")))),
     ):
         with pytest.raises(InvalidInput, match="invalid cursor"):
-            order.place(what, cursor)
+            order.keyset(what).read(cursor)
 
 
 @pytest.mark.parametrize("values", [(5,), (None,), ("a", "b"), (), ("\0",), (True,), (1.5,)])
 def test_a_cursor_with_values_of_another_kind_is_refused(values: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidInput):
-        BY_ID.place("things", write_cursor("things" + BY_ID.sql, *values))
+        BY_ID.keyset("things").read(write_cursor("things" + BY_ID.sql, *values))
     with pytest.raises(InvalidInput):
-        SortOrder((SortKey("size", "int"),)).place("things", write_cursor("things ORDER BY size", 2**63))
+        SortOrder((SortKey("size", "int"),)).keyset("things").read(
+            write_cursor("things ORDER BY size", 2**63)
+        )
 
 
 async def test_the_heads_of_each_value_make_the_same_page_as_a_scan(storage: Storage) -> None:

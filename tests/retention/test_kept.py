@@ -72,10 +72,10 @@ async def test_a_thread_that_got_a_schedule_after_it_was_found_is_kept(world: Wo
         await world.services.threads.create_thread(thread_id)
     (walk,) = THREADS
     age = to_micros(AT_ONCE)
-    found = await world.storage.read(walk.find, age, None, ns=1)
-    assert {due.id for due in found.due} == {"daily", "idle"}
+    items, _ = await world.storage.read(walk.find, age, None, ns=1)
+    assert {due.id for due in items} == {"daily", "idle"}
     await world.services.schedules.create("0 0 * * *", assistant_id="echo", thread_id="daily")
-    dropped: Dropped = await world.storage.background(walk.drop, age, [due.id for due in found.due], ns=1)
+    dropped: Dropped = await world.storage.background(walk.drop, age, [due.id for due in items], ns=1)
     assert (dropped.deleted, [*dropped.left]) == (1, [])
     assert (await world.services.threads.get_thread("daily")).status == "idle"
 
@@ -90,10 +90,10 @@ async def test_a_conversation_that_got_a_message_after_it_was_found_is_kept(worl
     ann, bob = (each.session_id for each in made)
     await world.storage.run(age_conversations, ns=1)
     (walk,) = MESSAGING
-    found = await world.storage.read(walk.find, to_micros(HOUR), None, ns=1)
-    assert {due.id for due in found.due} == {ann, bob}
+    items, _ = await world.storage.read(walk.find, to_micros(HOUR), None, ns=1)
+    assert {due.id for due in items} == {ann, bob}
     await messaging.add_message(ann, "user", "still here")
-    left = [due.id for due in found.due]
+    left = [due.id for due in items]
     while left:
         dropped: Dropped = await world.storage.background(walk.drop, to_micros(HOUR), left, ns=1)
         left = [*dropped.left]

@@ -84,7 +84,7 @@ class ScheduleWorld(World):
 
     async def history(self, schedule: Schedule) -> list[Firing]:
         """Its firings, the newest first."""
-        return await self.schedules.firings(schedule.schedule_id)
+        return (await self.schedules.firings(schedule.schedule_id)).items
 
     async def job(self, name: str) -> JobStatus:
         """What the status of the scheduler shows of a named schedule."""

@@ -127,7 +127,7 @@ async def use(storage: Storage) -> None:
     made = await schedules.create("@daily", assistant_id="echo", name="mine")
     assert (await schedules.trigger("name-2")).error is not None
     await schedules.pause(made.schedule_id)
-    assert await schedules.firings(made.schedule_id) == []
+    assert (await schedules.firings(made.schedule_id)).items == []
     await schedules.delete(made.schedule_id)
 
 

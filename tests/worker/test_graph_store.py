@@ -102,4 +102,4 @@ async def test_a_function_remembers_wherever_it_runs(tmp_path: Path) -> None:
         for name in ("here", "apart"):
             end = await perdure.run(name, name)
             assert (end.run.status, end.values) == ("success", [{"by": name}, [name], "refused"])
-        assert await perdure.items.list_namespaces() == [("by", "apart"), ("by", "here")]
+        assert (await perdure.items.list_namespaces()).items == [("by", "apart"), ("by", "here")]

@@ -26,9 +26,8 @@ from perdure.access.views import (
 )
 from perdure.kernel.checks import Id, Limit, check_flag, check_name, check_page, check_text
 from perdure.kernel.clock import to_micros
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
-from perdure.kernel.pages import ListPart
+from perdure.kernel.pages import Keyset, Part
 from perdure.kernel.retention import Retention
 from perdure.kernel.storage.port import Operation, Storage
 from perdure.service.audit import LAST_ID, AuditPage, query_audit, row_to_audit_entry, trim_audit
@@ -42,7 +41,8 @@ from perdure.service.tables import SYSTEM, TRIM_ROWS
 RETENTION_SECONDS = 3600.0
 TOKEN_ID_DIGITS = 16
 SYSTEM_ACTOR = "system"
-_TOKENS, _NAMESPACES = "tokens", "namespaces"
+_TOKENS = Keyset[TokenRow, tuple[int, str]]("tokens", (-1, ""), lambda row: (row.create_time, row.id))
+_NAMESPACES = Keyset[str, tuple[str]]("namespaces", ("",), lambda name: (name,))
 
 T = TypeVar("T")
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
@@ -125,19 +125,19 @@ class Access(Service):
         return CreatedToken(**structs.asdict(model.row_to_token(added.row)), secret=secret, first=first)
 
     @call(GET("/tokens"), scope="admin")
-    async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[Token]:
+    async def list_tokens(self, *, limit: Limit = 100, cursor: str | None = None) -> Part[Token]:
         """List tokens, oldest first, including ended ones. `next` is the cursor of the next page."""
-        check_page(limit)
-        place = read_cursor(cursor, _TOKENS, int, str) or (-1, "")
+        request = _TOKENS.open_part(limit, cursor)
+        place = request.place
         reachable: list[TokenRow] = []
-        while len(reachable) < limit:
-            size = limit - len(reachable)
+        while len(reachable) < request.rows:
+            size = request.rows - len(reachable)
             rows = await self.storage.read(operations.list_tokens, *place, size, ns=SYSTEM)
             reachable += [row for row in rows if self._reaches(model.row_to_token(row).namespaces)]
             if len(rows) < size:
-                return ListPart(map(model.row_to_token, reachable))
+                break
             place = (rows[-1].create_time, rows[-1].id)
-        return ListPart(map(model.row_to_token, reachable), write_cursor(_TOKENS, *place) if limit else None)
+        return request.build_part(reachable, model.row_to_token)
 
     @call(DELETE("/tokens/{token_id}"), scope="admin", status=200, errors=(NotFound,))
     async def revoke_token(self, token_id: Id) -> Token:
@@ -219,14 +219,13 @@ class Access(Service):
     # --- namespaces and the audit -----------------------------------------------------------------------
 
     @call(GET("/namespaces"), scope="admin")
-    async def list_namespaces(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[str]:
+    async def list_namespaces(self, *, limit: Limit = 100, cursor: str | None = None) -> Part[str]:
         """List the namespaces that the caller reaches, by name. `next` is the cursor of the next page."""
-        check_page(limit)
-        (last,) = read_cursor(cursor, _NAMESPACES, str) or ("",)
+        request = _NAMESPACES.open_part(limit, cursor)
+        (last,) = request.place
         names = await self.storage.read(list_namespaces)
         reachable = sorted(name for name in names.values() if name > last and self._reaches([name]))
-        more = 0 < limit < len(reachable)
-        return ListPart(reachable[:limit], write_cursor(_NAMESPACES, reachable[limit - 1]) if more else None)
+        return request.build_part(reachable, str)
 
     @call(GET("/audit"), scope="admin")
     async def query_audit(

@@ -9,9 +9,9 @@ import msgspec
 
 from perdure.kernel.checks import check_text
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput
 from perdure.kernel.machine import Machine
+from perdure.kernel.pages import Keyset
 from perdure.kernel.record import Record
 from perdure.kernel.storage.port import Tx
 from perdure.service.callers import Credential
@@ -92,13 +92,6 @@ class Approval(Record, kw_only=True):
     """Id of that token or link; for a login, the id of its token."""
     answer_by: list[Credential] = msgspec.field(default_factory=list)
     """Credentials that may answer; empty allows all."""
-
-
-class ApprovalPage(msgspec.Struct, kw_only=True):
-    """Approvals, the pending ones first, then the newest first. `next` is the cursor of the next page."""
-
-    items: list[Approval]
-    next: str | None = None
 
 
 class ApprovalLink(Record, kw_only=True):
@@ -430,14 +423,6 @@ class ApprovalFilter(NamedTuple):
     limit: int
 
 
-_APPROVALS: Final = "approvals"
-
-
-def encode_approval_cursor(row: ApprovalRow) -> str:
-    return write_cursor(_APPROVALS, row.open, row.created_at, row.id)
-
-
-def decode_approval_cursor(cursor: str | None) -> ApprovalCursor:
-    """Decode a cursor of the list; None is the beginning."""
-    parts = read_cursor(cursor, _APPROVALS, int, int, str)
-    return FIRST if parts is None else ApprovalCursor(*parts)
+APPROVALS: Final = Keyset[ApprovalRow, ApprovalCursor](
+    "approvals", FIRST, lambda row: (row.open, row.created_at, row.id)
+)

@@ -20,7 +20,6 @@ from perdure.approvals.model import (
     ApprovalFilter,
     ApprovalKind,
     ApprovalLink,
-    ApprovalPage,
     ApprovalStatus,
     CreatedLink,
     Resolution,
@@ -31,6 +30,7 @@ from perdure.kernel.checks import Id, Limit, check_id, check_name, check_page, o
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound
 from perdure.kernel.merge import BATCH_ROWS
+from perdure.kernel.pages import Part
 from perdure.kernel.storage.port import Storage
 from perdure.service.base import Service
 from perdure.service.callers import ADMIN, Actor, Caller
@@ -65,27 +65,23 @@ class Approvals(Service):
         trigger_id: str | None = None,
         limit: Limit = 100,
         cursor: str | None = None,
-    ) -> ApprovalPage:
+    ) -> Part[Approval]:
         """List approvals: the pending ones first, then the newest first.
 
         `trigger_id` is what started the workflow run, such as `owner/repo#7`. `next` of a page is the cursor
         of the next one.
         """
-        check_page(limit)
+        request = model.APPROVALS.open_part(limit, cursor)
         if workflow_run_id is not None and trigger_id is not None:
             raise InvalidInput("filter by workflow_run_id or by trigger_id, not by both")
         filters = ApprovalFilter(
             status=optional_choice(status, get_args(ApprovalStatus), "status"),
             workflow_run_id=optional_id(workflow_run_id, "workflow_run_id"),
             trigger_id=optional_id(trigger_id, "trigger_id"),
-            place=model.decode_approval_cursor(cursor),
-            limit=limit,
+            place=request.place,
+            limit=request.rows,
         )
-        if not limit:
-            return ApprovalPage(items=[])
-        rows = await self.read(operations.search, filters)
-        after = model.encode_approval_cursor(rows[-1]) if len(rows) == limit else None
-        return ApprovalPage(items=[model.row_to_approval(row) for row in rows], next=after)
+        return request.build_part(await self.read(operations.search, filters), model.row_to_approval)
 
     @call(GET("/approvals/pending"), scope="read", errors=(NotFound,))
     async def pending(self, trigger_id: str, *, kind: ApprovalKind | None = None) -> Approval:

@@ -29,20 +29,21 @@ from perdure.kernel.checks import (
     check_id,
     check_ids,
     check_name,
-    check_page,
     optional_text,
 )
-from perdure.kernel.cursors import LAST, read_cursor, write_cursor
+from perdure.kernel.cursors import LAST
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.match import has
-from perdure.kernel.pages import ListPart, PaginatedResult
+from perdure.kernel.pages import Keyset, PaginatedResult, Part
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.service.base import Service
 from perdure.service.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 
 MAX_VERSIONS = 1000
 """Number of versions that a search by metadata reads."""
-_ASSISTANTS, _VERSIONS = "assistants", "versions of an assistant"
+_VERSIONS = Keyset[Assistant, tuple[int]](
+    "versions of an assistant", (LAST,), lambda assistant: (assistant.version,)
+)
 
 SortField = Literal["created_at", "updated_at", "assistant_id", "agent", "name"]
 
@@ -189,17 +190,15 @@ class Assistants(Service):
 
         Filter by agent, by a part of the name, and by metadata.
         """
-        check_page(limit, offset, cursor)
         check_choice(sort_by, get_args(SortField), "sort_by")
         check_choice(sort_order, get_args(SortOrder), "sort_order")
         wanted = check_filter(metadata, "metadata")
         names = (optional_text(agent, "agent"), optional_text(name, "name"))
         order = sql.order(sort_by, sort_order)
-        query = AssistantFilter(*names, wanted, limit, offset, order, order.place(_ASSISTANTS, cursor))
+        request = order.keyset("assistants").open_page(limit, offset, cursor)
+        query = AssistantFilter(*names, wanted, limit, offset, order, request.place)
         rows, total = await self.read(operations.search, query)
-        items = [model.row_to_assistant(row) for row in rows]
-        after = order.cursor(_ASSISTANTS, rows, limit)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+        return request.build_page(rows, map(model.row_to_assistant, rows), total)
 
     async def count(
         self,
@@ -222,19 +221,18 @@ class Assistants(Service):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
-    ) -> ListPart[Assistant]:
+    ) -> Part[Assistant]:
         """List the versions of an assistant, newest first."""
-        check_page(limit, offset, cursor)
+        request = _VERSIONS.open_part(limit, cursor, offset)
         wanted = check_filter(metadata, "metadata")
         checked = check_id(assistant_id, "assistant_id")
-        (before,) = read_cursor(cursor, _VERSIONS, int) or (LAST,)
-        page = (MAX_VERSIONS, 0) if wanted else (limit, offset)
-        row, rows = await self.read(operations.versions, checked, before, *page)
+        page = (MAX_VERSIONS, 0) if wanted else (request.rows, offset)
+        row, rows = await self.read(operations.versions, checked, *request.place, *page)
         items = [_restore_version(row, version) for version in rows]
         if wanted:
-            items = [item for item in items if has(item.metadata, wanted)][offset : offset + limit]
-        is_full = bool(items) and len(items) == limit
-        return ListPart(items, write_cursor(_VERSIONS, items[-1].version) if is_full else None)
+            items = [item for item in items if has(item.metadata, wanted)][offset:]
+        shown, after = request.cut(items)
+        return Part(items=[*shown], next=after)
 
 
 def _restore_version(row: AssistantRow, version: AssistantVersionRow) -> Assistant:

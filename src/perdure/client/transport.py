@@ -12,7 +12,7 @@ import msgspec
 from perdure.client.session import Answer, Effect, HttpSession, in_header, path_segment
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, Unreachable
-from perdure.kernel.pages import ListPart, PaginatedResult
+from perdure.kernel.pages import PaginatedResult, Part
 from perdure.kernel.record import open_record
 from perdure.service.endpoints import KEY, PREFIX, Endpoint, encode_arguments
 
@@ -96,7 +96,7 @@ class HttpTransport:
         if shape.listed:
             return items
         if shape.parted:
-            return ListPart(items, answer.next)
+            return Part(items=items, next=answer.next)
         return PaginatedResult(
             items=items, limit=answer.limit, offset=answer.offset, total=answer.total, next=answer.next
         )

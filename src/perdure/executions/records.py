@@ -46,13 +46,6 @@ class ExecutionDetail(Execution, kw_only=True):
     output_text: str | None = None
 
 
-class ExecutionPage(Record, kw_only=True):
-    """Executions. `next` is the cursor of the next page, if there may be more."""
-
-    items: list[Execution]
-    next: str | None = None
-
-
 class ExecutionFigures(Record, kw_only=True):
     """Number of executions, their outcomes, and their usage.
 
@@ -102,10 +95,3 @@ class ChatThread(Record, kw_only=True):
     last_execution_id: str
     last_text: str | None = None
     """The first 1,000 characters at most."""
-
-
-class ChatPage(Record, kw_only=True):
-    """Chats, the last active first. `next` is the cursor of the next page, if there may be more."""
-
-    items: list[ChatThread]
-    next: str | None = None

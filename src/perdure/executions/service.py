@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -13,12 +13,10 @@ from perdure.executions.model import ExecutionSeed
 from perdure.executions.operations import DAY, HOUR, SKILL_DAYS, WORKFLOW_DAYS, ExecutionFinish, Readiness
 from perdure.executions.records import (
     Bucket,
-    ChatPage,
     ChatThread,
     Execution,
     ExecutionDetail,
     ExecutionFigures,
-    ExecutionPage,
     ExecutionStats,
 )
 from perdure.executions.rows import WholeExecution
@@ -26,13 +24,12 @@ from perdure.kernel.checks import (
     Id,
     Limit,
     check_id,
-    check_page,
     check_text,
     optional_id,
     optional_text,
 )
-from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.pages import Part
 from perdure.service.base import Service
 from perdure.service.endpoints import GET, call, under
 
@@ -41,8 +38,6 @@ MAX_OUTPUT = 1 << 20
 MAX_DAYS = 90
 MAX_HOURS = 168
 RECENT = 10
-_NEWEST, _OLDEST, _CHATS = "executions", "executions of a workflow run", "chats"
-"""Lists that cursors belong to."""
 
 Days = Annotated[int, Meta(ge=1, le=MAX_DAYS)]
 Buckets = list[Bucket]
@@ -64,13 +59,12 @@ class Executions(Service):
         running: bool = False,
         limit: Limit = 100,
         cursor: str | None = None,
-    ) -> ExecutionPage:
+    ) -> Part[Execution]:
         """List executions, the newest first: all, running ones, or those of a run, trigger or skill.
 
         `next` of a page is the cursor of the next one.
         """
-        check_page(limit)
-        place = views.decode_execution_cursor(cursor, _NEWEST, views.NEWEST)
+        request = views.EXECUTIONS.open_part(limit, cursor)
         filters = {
             sql.LIST_RUN.name: (sql.LIST_RUN, optional_id(workflow_run_id, "workflow_run_id")),
             sql.LIST_TRIGGER.name: (sql.LIST_TRIGGER, optional_id(trigger_id, "trigger_id")),
@@ -80,9 +74,8 @@ class Executions(Service):
         if len(given) + running > 1:
             raise InvalidInput("filter by one of workflow_run_id, trigger_id, skill and running")
         listing, value = next(iter(given), (sql.LIST_OPEN if running else sql.LIST, None))
-        if not limit:
-            return ExecutionPage(items=[])
-        return _page(await self.read(queries.page, listing, value, place, limit), limit, _NEWEST)
+        rows = await self.read(queries.page, listing, value, request.place, request.rows)
+        return request.build_part(rows, views.row_to_execution)
 
     @call(GET("/executions/{execution_id}"), scope="read", errors=(NotFound,))
     async def get(self, execution_id: Id) -> ExecutionDetail:
@@ -112,24 +105,22 @@ class Executions(Service):
         workflow: str | None = None,
         limit: Limit = 100,
         cursor: str | None = None,
-    ) -> ExecutionPage:
+    ) -> Part[Execution]:
         """List the executions of a workflow run in the order of their start.
 
         A `trigger_id` adds executions of that trigger that name no workflow run; a `workflow` limits these to
         its phases.
         """
-        check_page(limit)
-        if not limit:
-            return ExecutionPage(items=[])
+        request = views.OF_WORKFLOW_RUN.open_part(limit, cursor)
         rows = await self.read(
             queries.of_workflow_run,
             check_id(workflow_run_id, "workflow_run_id"),
             optional_id(trigger_id, "trigger_id"),
             optional_text(workflow, "workflow") or "",
-            views.decode_execution_cursor(cursor, _OLDEST, views.OLDEST),
-            limit,
+            request.place,
+            request.rows,
         )
-        return _page(rows, limit, _OLDEST)
+        return request.build_part(rows, views.row_to_execution)
 
     async def readiness(self, skill: str, trigger_id: str, workflow_run_id: str | None = None) -> Readiness:
         """Return whether a skill must run for a trigger or in a workflow run: run, running or done."""
@@ -220,17 +211,11 @@ class Executions(Service):
     # --- chats ------------------------------------------------------------------------------------------
 
     @call(GET("/executions/chats"), scope="read")
-    async def list_chat_threads(self, *, limit: Limit = 100, cursor: str | None = None) -> ChatPage:
+    async def list_chat_threads(self, *, limit: Limit = 100, cursor: str | None = None) -> Part[ChatThread]:
         """List chats, the last active first, with the usage of their turns and the assistant's last text."""
-        check_page(limit)
-        if not limit:
-            return ChatPage(items=[])
-        rows, texts = await self.read(
-            queries.chats, views.decode_execution_cursor(cursor, _CHATS, views.NEWEST), limit
-        )
-        last = rows[-1] if len(rows) == limit else None
-        after = None if last is None else write_cursor(_CHATS, last.last_at, last.trigger_id)
-        return ChatPage(items=[views.row_to_chat(row, texts) for row in rows], next=after)
+        request = views.CHATS.open_part(limit, cursor)
+        rows, texts = await self.read(queries.chats, request.place, request.rows)
+        return request.build_part(rows, lambda row: views.row_to_chat(row, texts))
 
     @call(GET("/executions/chats/{trigger_id}"), scope="read", errors=(NotFound,))
     async def get_chat_thread(self, trigger_id: Id) -> ChatThread:
@@ -290,12 +275,6 @@ class Executions(Service):
             error,
             run,
         )
-
-
-def _page(rows: Sequence[Any], limit: int, what: str) -> ExecutionPage:
-    last = rows[-1] if len(rows) == limit else None
-    after = None if last is None else write_cursor(what, last.started_at, last.id)
-    return ExecutionPage(items=[views.row_to_execution(row) for row in rows], next=after)
 
 
 def _bounded(value: int, most: int, what: str) -> int:

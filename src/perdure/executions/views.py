@@ -1,4 +1,4 @@
-"""Convert rows of executions to records, cursors, and statistics without gaps. Pure."""
+"""Convert rows of executions to records, keys of lists, and statistics without gaps. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from perdure.executions.operations import DAY, HOUR
 from perdure.executions.records import Bucket, ChatThread, Execution, ExecutionDetail, ExecutionFigures
 from perdure.executions.rows import ChatRow, ExecutionCursor, ExecutionRow, OpenCount, SumRow, WholeExecution
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.kernel.cursors import read_cursor
+from perdure.kernel.pages import Keyset
 
 F = TypeVar("F", bound=ExecutionFigures)
 
-NEWEST: Final = ExecutionCursor(2**62, "")
-OLDEST: Final = ExecutionCursor(0, "")
+_NEWEST: Final = ExecutionCursor(2**62, "")
+EXECUTIONS: Final = Keyset[ExecutionRow, ExecutionCursor](
+    "executions", _NEWEST, lambda row: (row.started_at, row.id)
+)
+OF_WORKFLOW_RUN: Final = Keyset[ExecutionRow, ExecutionCursor](
+    "executions of a workflow run", ExecutionCursor(0, ""), EXECUTIONS.key
+)
+CHATS: Final = Keyset[ChatRow, ExecutionCursor]("chats", _NEWEST, lambda row: (row.last_at, row.trigger_id))
 MAX_EXCERPT: Final = 1000
 _SUMS: Final = (
     "turns",
@@ -82,15 +88,6 @@ def row_to_chat(row: ChatRow, texts: Mapping[str, str]) -> ChatThread:
         last_execution_id=row.last_execution_id,
         last_text=None if text is None else text[:MAX_EXCERPT],
     )
-
-
-# --- cursors ----------------------------------------------------------------------------------------------
-
-
-def decode_execution_cursor(cursor: str | None, what: str, first: ExecutionCursor) -> ExecutionCursor:
-    """Decode a cursor of a list; None is `first`."""
-    parts = read_cursor(cursor, what, int, str)
-    return first if parts is None else ExecutionCursor(*parts)
 
 
 # --- statistics -------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 from perdure.importing.records import ImportReport
 from perdure.kernel.errors import PerdureError
 from perdure.memory.model import LATEST_MS
-from perdure.memory.records import EventPage, MemoryEvent, NewMemoryEvent
+from perdure.memory.records import MemoryEvent, MemoryPage, NewMemoryEvent
 from perdure.memory.service import Memory
 
 EVENTS: Final = "events"
@@ -21,7 +21,9 @@ MAX_PAGE: Final = 10_000
 class EventSource(Protocol):
     """The part of a daemon's API that an import uses."""
 
-    async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> EventPage: ...
+    async def get_events(
+        self, *, from_ms: int = 0, to_ms: int, limit: int = 100
+    ) -> MemoryPage[MemoryEvent]: ...
 
 
 async def import_events(source: EventSource, memory: Memory, report: ImportReport) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
 from perdure.items.records import Item, ItemPolicy, NamespaceMatch
 from perdure.kernel import checks
 from perdure.kernel.checks import check_text
-from perdure.kernel.clock import MICROS, to_micros, to_seconds, to_seconds_or_none
+from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import COMPARISONS, has_operators
+from perdure.kernel.pages import Keyset
 
 MAX_PATH = 1024
 MAX_KEY = 1024
@@ -298,13 +298,9 @@ def row_to_item(row: ItemRow, score: float | None = None) -> Item:
     )
 
 
-ITEMS, NAMESPACES = "items", "namespaces of items"
-"""The lists that cursors name."""
-
-
-def encode_item_cursor(last: Item) -> str:
-    """Return the cursor after an item."""
-    return write_cursor(ITEMS, to_micros(last.updated_at), encode_namespace(last.namespace), last.key)
+NAMESPACES: Final = Keyset[tuple[str, ...], tuple[str]](
+    "namespaces of items", ("",), lambda labels: (encode_namespace(labels),)
+)
 
 
 def format_name(path: str, key: str) -> str:

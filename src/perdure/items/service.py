@@ -45,11 +45,11 @@ from perdure.kernel.checks import (
     check_page,
     optional_text,
 )
+from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import decode_json
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.match import matches
-from perdure.kernel.pages import ListPart
+from perdure.kernel.pages import Keyset, Part
 from perdure.kernel.storage.port import Storage
 from perdure.service.base import Service
 from perdure.service.callers import Caller
@@ -69,6 +69,11 @@ MAX_BODY = 32 << 20
 """Limit of a batch over HTTP; values of items may be large."""
 
 R = TypeVar("R", ItemRow, ValuedVectorRow)
+_ITEMS = Keyset[Item, ItemCursor](
+    "items",
+    ItemCursor(),
+    lambda item: (to_micros(item.updated_at), encode_namespace(item.namespace), item.key),
+)
 Key = Annotated[str, Meta(max_length=MAX_KEY)]
 Labels = Annotated[Sequence[str], Meta(max_length=MAX_LABELS)]
 
@@ -199,7 +204,7 @@ class Items(Service):
         offset: Offset = 0,
         refresh_ttl: bool | None = None,
         cursor: str | None = None,
-    ) -> ListPart[Item]:
+    ) -> Part[Item]:
         """List the items at or below a namespace that match a filter, last changed first.
 
         With a `query` and an index, the nearest items come first; such a list is paged by offset.
@@ -216,8 +221,8 @@ class Items(Service):
         )
         (result,) = await self.run([wanted])
         items = result.items or []
-        last = items[-1] if items and len(items) == limit and not query else None
-        return ListPart(items, None if last is None else model.encode_item_cursor(last))
+        # Not one item more than asked for, because its time to live would be refreshed too.
+        return Part(items=items, next=None if query else _ITEMS.next_if_full(items, limit))
 
     async def _search(self, op: SearchItems) -> list[Item]:
         check_number(op.limit, "limit")
@@ -229,9 +234,8 @@ class Items(Service):
         conditions = model.check_filter(op.filter)
         if op.query and op.cursor is not None:
             raise InvalidInput("a search with a query has no cursor; use offset")
-        place = read_cursor(op.cursor, model.ITEMS, int, str, str) or ()
         wanted = ItemFilter(
-            low, high, tuple(model.needles(conditions)), ItemCursor(*place), op.limit, op.offset
+            low, high, tuple(model.needles(conditions)), _ITEMS.read(op.cursor), op.limit, op.offset
         )
         if op.query and self.index is not None:
             rows = await self._list_nearest(await self.index.of_query(op.query), wanted, conditions)
@@ -320,23 +324,21 @@ class Items(Service):
         limit: Limit = 100,
         offset: Offset = 0,
         cursor: str | None = None,
-    ) -> ListPart[tuple[str, ...]]:
+    ) -> Part[tuple[str, ...]]:
         """List the namespaces that hold items, in their order.
 
         `*` in a prefix or suffix matches any label.
         """
-        check_page(limit, offset, cursor)
+        request = model.NAMESPACES.open_part(limit, cursor, offset)
         wanted = ListNamespaces(
             matches=build_matches(prefix, suffix),
             max_depth=max_depth,
-            limit=limit,
+            limit=request.rows,
             offset=offset,
             cursor=cursor,
         )
         (result,) = await self.run([wanted])
-        page = [tuple(labels) for labels in result.namespaces or []]
-        more = bool(page) and len(page) == limit
-        return ListPart(page, write_cursor(model.NAMESPACES, encode_namespace(page[-1])) if more else None)
+        return request.build_part([tuple(labels) for labels in result.namespaces or []], tuple)
 
     async def _list_namespaces(
         self,
@@ -356,8 +358,9 @@ class Items(Service):
             check_labels(match.path, match.kind)
         namespaces: list[tuple[str, ...]] = []
         low, high = model.build_search_range(matches)
-        if (place := read_cursor(cursor, model.NAMESPACES, str)) is not None:
-            low = max(low, _get_next_path(str(*place), max_depth))
+        if cursor is not None:
+            (last,) = model.NAMESPACES.read(cursor)
+            low = max(low, _get_next_path(last, max_depth))
         while len(namespaces) < offset + limit:
             paths = await self.read(operations.namespaces, low, high, WALK_PATHS)
             low = _take(namespaces, paths, matches, max_depth)

@@ -1,25 +1,25 @@
-"""Pages of lists: with the total if it is cheap, or only with the cursor of the next page."""
+"""Lists in pages: with the total if it is cheap, or only with the cursor of the next page.
+
+A service opens a request with the `Keyset` of its list, reads the rows after `place` with its own statement,
+and lets the request build the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 
+from perdure.kernel.checks import check_page
 from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.cursors import Value, read_cursor, write_cursor
 from perdure.kernel.record import OpenRecord, Record
 
 T = TypeVar("T")
-
-
-class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
-    """A page of a query, with the total number of items."""
-
-    items: list[T]
-    limit: int
-    offset: int
-    total: int
+R = TypeVar("R")
+P = TypeVar("P", bound=tuple[Any, ...] | None)
 
 
 class Page(msgspec.Struct, Generic[T], kw_only=True):
@@ -35,21 +35,24 @@ class Page(msgspec.Struct, Generic[T], kw_only=True):
     next: str | None = None
 
 
-class Part(msgspec.Struct, Generic[T], kw_only=True):
-    """A part of a list. `next` is the cursor of the next part."""
+class Part(Record, Generic[T], kw_only=True):
+    """A part of a list: a sequence of its items. `next` is the cursor of the next part, if there is more."""
 
     items: list[T]
     next: str | None = None
 
+    def __len__(self) -> int:
+        return len(self.items)
 
-class ListPart(list[T]):
-    """A part of a list; `next` is the cursor of the next part, if there may be more."""
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self.items[index]
 
-    __slots__ = ("next",)
-
-    def __init__(self, items: Iterable[T] = (), next: str | None = None) -> None:
-        super().__init__(items)
-        self.next = next
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
 
 
 class PaginatedResult(Sequence[T], Generic[T]):
@@ -107,3 +110,92 @@ class PaginatedResult(Sequence[T], Generic[T]):
         items = [item.model_dump() if isinstance(item, Record | OpenRecord) else item for item in self.items]
         page = {"items": items, "limit": self.limit, "offset": self.offset, "total": self.total}
         return page if mode == "python" else decode_json(encode_json(page, what="page", nan="keep"))
+
+
+# --- requests of lists ------------------------------------------------------------------------------------
+
+
+class Keyset(Generic[R, P]):
+    """The unique key in whose order a list is read, and the cursors that name a place in it.
+
+    `what` names the list and its order in cursors, and `first` is the place where a request without a cursor
+    begins. `key` returns the key of a row, and `kinds` are the types of its values.
+    """
+
+    __slots__ = ("first", "key", "kinds", "what")
+
+    def __init__(
+        self, what: str, first: P, key: Callable[[R], tuple[Value, ...]], kinds: Sequence[Any] | None = None
+    ) -> None:
+        self.what, self.first, self.key = what, first, key
+        start: tuple[Value, ...] | None = first
+        self.kinds = tuple(map(type, start or ())) if kinds is None else tuple(kinds)
+
+    def read(self, cursor: str | None) -> P:
+        """Return the place that a cursor names, in the type of `first`."""
+        values = read_cursor(cursor, self.what, *self.kinds)
+        if values is None:
+            return self.first
+        return cast(P, values if self.first is None else tuple.__new__(type(self.first), values))
+
+    def write(self, row: R) -> str:
+        """Return the cursor of the place after a row."""
+        return write_cursor(self.what, *self.key(row))
+
+    def next_if_full(self, rows: Sequence[R], limit: int) -> str | None:
+        """Return the cursor after the rows of a page if they fill it, so that there may be more."""
+        return self.write(rows[-1]) if rows and len(rows) == limit else None
+
+    def open_part(self, limit: int, cursor: str | None, offset: int = 0) -> PartRequest[R, P]:
+        """Check the request of a part of the list."""
+        check_page(limit, offset, cursor)
+        return PartRequest(self, limit, self.read(cursor))
+
+    def open_page(self, limit: int, offset: int, cursor: str | None) -> PageRequest[R, P]:
+        """Check the request of a page of the list."""
+        check_page(limit, offset, cursor)
+        return PageRequest(self, limit, offset, self.read(cursor))
+
+
+@dataclass(frozen=True, slots=True)
+class PartRequest(Generic[R, P]):
+    """Request of a part of a list, after a place. Read `rows` rows: the last one shows that there is more."""
+
+    keyset: Keyset[R, P]
+    limit: int
+    place: P
+
+    @property
+    def rows(self) -> int:
+        """Number of rows to read: one more than the part has."""
+        return self.limit + 1
+
+    def cut(self, rows: Sequence[R]) -> tuple[Sequence[R], str | None]:
+        """Return the rows of the part, and the cursor of the next part if there is one."""
+        is_cut = 0 < self.limit < len(rows)
+        return rows[: self.limit], self.keyset.write(rows[self.limit - 1]) if is_cut else None
+
+    def build_part(self, rows: Sequence[R], build: Callable[[R], T]) -> Part[T]:
+        """Build the part from the rows that were read."""
+        shown, after = self.cut(rows)
+        return Part(items=[build(row) for row in shown], next=after)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest(Generic[R, P]):
+    """Request of a page of a list with a total, after a place or at an offset."""
+
+    keyset: Keyset[R, P]
+    limit: int
+    offset: int
+    place: P
+
+    def build_page(self, rows: Sequence[R], items: Iterable[T], total: int | None) -> PaginatedResult[T]:
+        """Build the page of the items that rows were converted to."""
+        return PaginatedResult(
+            items=list(items),
+            limit=self.limit,
+            offset=self.offset,
+            total=total,
+            next=self.keyset.next_if_full(rows, self.limit),
+        )

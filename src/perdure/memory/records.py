@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Generic, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, field
@@ -10,6 +10,8 @@ from msgspec import Meta, field
 from perdure.kernel.checks import MAX_ID
 from perdure.kernel.record import Record
 from perdure.memory.calendar import Level
+
+T = TypeVar("T")
 
 EventType = Literal[
     "session_start",
@@ -68,10 +70,11 @@ class Ingested(Record, kw_only=True):
     created: bool
 
 
-class EventPage(Record, kw_only=True):
-    """Events in order of time. Pass `after` to read the next page."""
+# Not a Part, because agent-memory reads on with `after` until `has_more` is false.
+class MemoryPage(Record, Generic[T], kw_only=True):
+    """Events or nodes in order of time. Pass `after` to read the next page."""
 
-    items: list[MemoryEvent]
+    items: list[T]
     has_more: bool
     after: str | None = None
 
@@ -146,14 +149,6 @@ class TocNode(Record, kw_only=True):
     version: int
     error: str | None = None
     """Why the last build failed."""
-
-
-class NodePage(Record, kw_only=True):
-    """Nodes in order of time. Pass `after` to read the next page."""
-
-    items: list[TocNode]
-    has_more: bool
-    after: str | None = None
 
 
 class Grip(Record, kw_only=True):

@@ -23,9 +23,8 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.clock import to_iso_or_none
 from perdure.kernel.codec import decode_json
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.pages import ListPart
+from perdure.kernel.pages import Keyset, Part
 from perdure.kernel.storage.fulltext import TextQuery, parse_query
 from perdure.kernel.storage.port import Storage
 from perdure.memory import calendar, model, nodes
@@ -45,14 +44,14 @@ from perdure.memory.records import (
     SEARCH_MODES,
     ChildMatches,
     DocumentKind,
-    EventPage,
     ExpandedGrip,
     Ingested,
+    MemoryEvent,
+    MemoryPage,
     MemoryStats,
     NewMemoryEvent,
     NodeField,
     NodeMatches,
-    NodePage,
     SearchHit,
     SearchMode,
     SearchResult,
@@ -93,7 +92,9 @@ Around = Annotated[int, Meta(ge=0, le=MAX_AROUND)]
 Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
 
-_YEARS = "years of memory"
+_YEARS = Keyset[tuple[nodes.ShownNode, list[str]], tuple[int]](
+    "years of memory", (2**62,), lambda row: (row[0].start_ms,)
+)
 
 
 class Memory(Service):
@@ -170,7 +171,7 @@ class Memory(Service):
         session_id: Id | None = None,
         limit: Limit = 100,
         after: str | None = None,
-    ) -> EventPage:
+    ) -> MemoryPage[MemoryEvent]:
         """List the events between two times, both included, in order of time.
 
         A page ends after 4 MiB of text, whatever the limit; then `has_more` is true.
@@ -180,7 +181,7 @@ class Memory(Service):
         place = model.parse_place(after)
         stretch = Stretch(low, high, place, optional_id(session_id, "session_id"))
         rows, more = await self.read(event_operations.events_between, stretch, limit, PAGE_BYTES)
-        return EventPage(
+        return MemoryPage(
             items=[model.row_to_event(row) for row in rows],
             has_more=more,
             after=str(rows[-1].place) if rows else after,
@@ -189,16 +190,12 @@ class Memory(Service):
     # --- the table of contents
 
     @call(GET("/memory/toc"), scope="read")
-    async def toc_root(self, *, limit: Limit = 100, cursor: str | None = None) -> ListPart[TocNode]:
+    async def toc_root(self, *, limit: Limit = 100, cursor: str | None = None) -> Part[TocNode]:
         """List the years, latest first. `next` is the cursor of the next page."""
-        check_page(limit)
-        (last,) = read_cursor(cursor, _YEARS, int) or (2**62,)
-        rows = await self.read(toc_operations.show_roots, last - 1, limit)
-        after = None
-        if rows and len(rows) == limit:
-            year, _ = rows[-1]
-            after = write_cursor(_YEARS, year.start_ms)
-        return ListPart([nodes.row_to_node(row, children) for row, children in rows], after)
+        request = _YEARS.open_part(limit, cursor)
+        (last,) = request.place
+        rows = await self.read(toc_operations.show_roots, last - 1, request.rows)
+        return request.build_part(rows, lambda row: nodes.row_to_node(*row))
 
     @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
     async def get_node(self, node_id: Id) -> TocNode:
@@ -209,7 +206,9 @@ class Memory(Service):
         raise NotFound(f"Node {node_id} not found")
 
     @call(GET("/memory/toc/{node_id}/children"), scope="read")
-    async def browse(self, node_id: Id, *, limit: Limit = 20, after: str | None = None) -> NodePage:
+    async def browse(
+        self, node_id: Id, *, limit: Limit = 20, after: str | None = None
+    ) -> MemoryPage[TocNode]:
         """List the children of a node in order of time. A node that does not exist has none."""
         check_page(limit)
         place = parse_node_place(after)
@@ -217,7 +216,7 @@ class Memory(Service):
         rows = await self.read(toc_operations.show_children, parent, place, limit + 1)
         shown = rows[:limit]
         last, _ = shown[-1] if shown else (None, [])
-        return NodePage(
+        return MemoryPage(
             items=[nodes.row_to_node(row, children) for row, children in shown],
             has_more=len(rows) > limit,
             after=after if last is None else str(EventCursor(last.start_ms, last.id)),

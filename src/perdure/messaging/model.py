@@ -9,8 +9,8 @@ import msgspec
 from perdure.kernel.checks import MAX_ROWS, check_name, check_text
 from perdure.kernel.clock import to_iso, to_micros
 from perdure.kernel.codec import decode_json
-from perdure.kernel.cursors import read_cursor
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.pages import Keyset
 from perdure.messaging.records import ChatMessage, MessagingSession, Role
 
 MAX_CONTENT: Final = 256 << 10
@@ -24,9 +24,6 @@ MAX_TURN: Final = 512 << 10
 LATEST: Final = 2**62
 LAST_SECOND: Final = 250_000_000_000.0
 CUT: Final = "\n…[truncated]".encode()
-
-SESSIONS, MESSAGES = "messaging sessions", "messages"
-"""Lists that cursors belong to."""
 
 
 class ConversationKey(msgspec.Struct, frozen=True):
@@ -112,7 +109,13 @@ class SessionCursor(NamedTuple):
     id: str
 
 
-FIRST: Final = SessionCursor(LATEST, "")
+SESSIONS: Final = Keyset[MessagingSessionRow, SessionCursor](
+    "messaging sessions", SessionCursor(LATEST, ""), lambda row: (row.last_activity_at, row.id)
+)
+MESSAGES: Final = Keyset[MessageRow, tuple[int, int]](
+    "messages", (LATEST, MAX_ROWS), lambda row: (row.timestamp, row.id)
+)
+"""The messages of a session, the newest first."""
 
 
 def check_key(platform: object, channel_id: object, thread_id: object, user_id: object) -> ConversationKey:
@@ -148,18 +151,6 @@ def storable(text: str) -> str:
     if len(plain) <= MAX_CONTENT:
         return plain.decode()
     return plain[: MAX_CONTENT - len(CUT)].decode("utf-8", "ignore") + CUT.decode()
-
-
-def decode_session_cursor(cursor: str | None) -> SessionCursor:
-    """Decode a cursor of a list of sessions; None is the newest session."""
-    parts = read_cursor(cursor, SESSIONS, int, str)
-    return FIRST if parts is None else SessionCursor(*parts)
-
-
-def decode_message_cursor(cursor: str | None) -> tuple[int, int]:
-    """Decode a cursor of messages to the time and the id of a message."""
-    at, id = read_cursor(cursor, MESSAGES, int, int) or (LATEST, MAX_ROWS)
-    return at, id
 
 
 def row_to_session(row: MessagingSessionRow) -> MessagingSession:

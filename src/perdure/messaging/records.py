@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, get_args
 
-import msgspec
-
 from perdure.kernel.record import Record
 
 Role = Literal["user", "assistant"]
@@ -34,13 +32,6 @@ class MessagingSession(Record, kw_only=True):
     """Question of the assistant, which the next message answers."""
 
 
-class SessionPage(msgspec.Struct, kw_only=True):
-    """Sessions, the most recently used first. `next` is the cursor of the next page."""
-
-    items: list[MessagingSession]
-    next: str | None = None
-
-
 class ChatMessage(Record, kw_only=True):
     """A message of a session."""
 
@@ -53,13 +44,6 @@ class ChatMessage(Record, kw_only=True):
     platform_message_id: str | None = None
     turn_id: str | None = None
     """Turn that answers it, or that wrote it."""
-
-
-class ChatMessagePage(msgspec.Struct, kw_only=True):
-    """The newest messages before a cursor, in ascending order. `next` is the cursor of earlier ones."""
-
-    items: list[ChatMessage]
-    next: str | None = None
 
 
 class SentMessage(Record, kw_only=True):

@@ -15,14 +15,13 @@ from perdure.kernel.checks import (
     check_flag,
     check_id,
     check_name,
-    check_page,
     optional_id,
 )
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import encode_json
-from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.merge import BATCH_ROWS
+from perdure.kernel.pages import Part
 from perdure.kernel.storage.port import Storage
 from perdure.messaging import model
 from perdure.messaging.inputs import SESSION
@@ -33,11 +32,9 @@ from perdure.messaging.operations.turns import NewTurn, Sent
 from perdure.messaging.records import (
     ROLES,
     ChatMessage,
-    ChatMessagePage,
     MessagingSession,
     Role,
     SentMessage,
-    SessionPage,
     TurnEnd,
 )
 from perdure.service.base import Service
@@ -116,18 +113,13 @@ class Messaging(Service):
     @call(GET("/messaging/sessions"), scope="read")
     async def list(
         self, *, active: bool | None = None, limit: Limit = 100, cursor: str | None = None
-    ) -> SessionPage:
+    ) -> Part[MessagingSession]:
         """List sessions, the most recently used first; `next` of a page is the cursor of the next one."""
-        check_page(limit)
+        request = model.SESSIONS.open_part(limit, cursor)
         if active is not None:
             check_flag(active, "active")
-        place = model.decode_session_cursor(cursor)
-        if not limit:
-            return SessionPage(items=[])
-        rows = await self.read(operations.search, active, place, limit)
-        last = rows[-1] if len(rows) == limit else None
-        after = None if last is None else write_cursor(model.SESSIONS, last.last_activity_at, last.id)
-        return SessionPage(items=[model.row_to_session(row) for row in rows], next=after)
+        rows = await self.read(operations.search, active, request.place, request.rows)
+        return request.build_part(rows, model.row_to_session)
 
     @call(GET("/messaging/threads"), scope="read", errors=(NotFound,))
     async def find_thread(
@@ -184,18 +176,17 @@ class Messaging(Service):
     @call(GET("/messaging/sessions/{session_id}/messages"), scope="read", errors=(NotFound,))
     async def history(
         self, session_id: Id, *, limit: Limit = MAX_HISTORY, cursor: str | None = None
-    ) -> ChatMessagePage:
+    ) -> Part[ChatMessage]:
         """List the newest messages of a session, in ascending order.
 
         `next` of a page is the cursor of earlier messages.
         """
-        check_page(limit)
-        at, before = model.decode_message_cursor(cursor)
+        request = model.MESSAGES.open_part(limit, cursor)
         checked = check_id(session_id, "session_id")
-        rows = await self.read(operations.history, checked, at, before, limit)
-        first = next(iter(rows), None) if limit and len(rows) == limit else None
-        after = None if first is None else write_cursor(model.MESSAGES, first.timestamp, first.id)
-        return ChatMessagePage(items=[model.row_to_message(row) for row in rows], next=after)
+        newest = request.build_part(
+            await self.read(operations.history, checked, *request.place, request.rows), model.row_to_message
+        )
+        return Part(items=newest[::-1], next=newest.next)
 
     @call(POST("/messaging/sessions/{session_id}/transcript"), scope="write", status=201, errors=(NotFound,))
     async def add_message(

@@ -229,20 +229,16 @@ async def retry(tx: Tx, ids: Sequence[str]) -> list[Effect | NotFound | Conflict
     return [_get_retry_result(id, before.get(id), moved.get(id), tx.now) for id in ids]
 
 
-class RetriedPage(NamedTuple):
-    """Number of retried effects; if there may be more, `after` is the id to continue after."""
+async def retry_dead(tx: Tx, conditions: Sequence[FilterCondition], after: str) -> tuple[int, str | None]:
+    """Retry some dead effects with ids after `after`, in the order of their ids.
 
-    retried: int
-    after: str | None
-
-
-async def retry_dead(tx: Tx, conditions: Sequence[FilterCondition], after: str) -> RetriedPage:
-    """Retry some dead effects with ids after `after`, in the order of their ids."""
+    Return their number and, if there may be more, the id to continue after.
+    """
     clause = where(sql.EFFECT_FIELDS, [*conditions, FilterCondition("status", "exact", DEAD)], "and")
     page, values = sql.LIST_AFTER.page(clause, sql.OLDEST_FIRST, RETRY_ROWS, 0)
     ids = [row.id for row in await tx.all(page, after=after, **values)]
     retried = [effect for effect in await retry(tx, ids) if isinstance(effect, Effect)]
-    return RetriedPage(len(retried), ids[-1] if len(ids) == RETRY_ROWS else None)
+    return len(retried), ids[-1] if len(ids) == RETRY_ROWS else None
 
 
 def _get_retry_result(

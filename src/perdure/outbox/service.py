@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.kernel.checks import Id, Limit, Offset, check_choice, check_page, check_text
-from perdure.kernel.cursors import read_cursor, write_cursor
+from perdure.kernel.checks import Id, Limit, Offset, check_choice, check_text
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import Keyset, PaginatedResult
 from perdure.kernel.record import Record
 from perdure.kernel.storage.filters import given
 from perdure.outbox import model, operations
@@ -14,7 +13,7 @@ from perdure.service.base import Service
 from perdure.service.endpoints import GET, POST, call
 
 Statuses = list[EffectStatus]
-_EFFECTS = "effects"
+_EFFECTS = Keyset[Effect, tuple[str] | None]("effects", None, lambda effect: (effect.id,), [str])
 
 
 class RetriedEffects(Record):
@@ -44,8 +43,7 @@ class Outbox(Service):
         `state` is `pending`, `processing`, `completed` or `failed`; a failed effect waits for its next try,
         or is dead. `total` counts the effects.
         """
-        check_page(limit, offset, cursor)
-        place = read_cursor(cursor, _EFFECTS, str)
+        request = _EFFECTS.open_page(limit, offset, cursor)
         for what, value in (("consumer", consumer), ("subject", subject)):
             if value is not None:
                 check_text(value, what)
@@ -57,10 +55,9 @@ class Outbox(Service):
             ("subject", "exact", subject),
         )
         items, counted = await self.read(
-            operations.list_effects, conditions, limit, offset, state, place, total
+            operations.list_effects, conditions, limit, offset, state, request.place, total
         )
-        after = write_cursor(_EFFECTS, items[-1].id) if items and len(items) == limit else None
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=counted, next=after)
+        return request.build_page(items, items, counted)
 
     @call(GET("/outbox/{effect_id}"), scope="read", errors=(NotFound,))
     async def get(self, effect_id: Id) -> Effect:
@@ -89,6 +86,6 @@ class Outbox(Service):
         retried = 0
         after: str | None = ""
         while after is not None:
-            page = await self.write(operations.retry_dead, conditions, after)
-            retried, after = retried + page.retried, page.after
+            number, after = await self.write(operations.retry_dead, conditions, after)
+            retried += number
         return RetriedEffects(retried=retried)

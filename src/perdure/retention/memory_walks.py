@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from perdure.kernel.storage.port import Tx
 from perdure.memory.calendar import DAY_MS, day_id
 from perdure.memory.operations.remove import count_day, delete_day, next_day
-from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
+from perdure.retention.walking import Dropped, DueItem, DueItems, Walk
 
 FOUND_DAYS = 50
 
 
-async def _find(tx: Tx, age: int, place: int | None) -> DuePage:
+async def _find(tx: Tx, age: int, place: int | None) -> DueItems:
     """Find days whose last moment is too old. Events have wall-clock times."""
     before = (tx.wall - age) // 1000
     start: int | None = -DAY_MS if place is None else place
@@ -20,10 +20,10 @@ async def _find(tx: Tx, age: int, place: int | None) -> DuePage:
     while len(due) < FOUND_DAYS and start is not None:
         start = await next_day(tx, start)
         if start is None or start + DAY_MS > before:
-            return DuePage(due)
+            return due, None
         due.append(DueItem(day_id(start), await count_day(tx, start)))
         start += DAY_MS
-    return DuePage(due, start)
+    return due, start
 
 
 async def _drop(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from perdure.kernel.record import Record
 
 
@@ -55,10 +53,3 @@ class Verification(Record, kw_only=True):
 
     ok: bool
     items: list[Finding]
-
-
-class ExportPage(Record, kw_only=True):
-    """A page of an export; `next` is None after the last page."""
-
-    items: list[dict[str, Any]]
-    next: str | None

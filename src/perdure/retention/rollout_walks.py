@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perdure.kernel.storage.port import Tx
 from perdure.retention import sql
-from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
+from perdure.retention.walking import Dropped, DueItem, DueItems, Walk
 from perdure.rollouts.model import ENDED, KEPT_TRACE, TASK
 from perdure.rollouts.operations.remove import (
     FOUND_ROLLOUTS,
@@ -39,13 +39,13 @@ async def needed(tx: Tx, ids: Sequence[str]) -> set[str]:
     return {*await tx.all(sql.RUNS_AMONG, ids=wanted), *await tx.all(sql.FOLLOWED_AMONG, ids=wanted)}
 
 
-async def _find_rollouts(tx: Tx, age: int, place: OldRollout | None, kind: str, status: str) -> DuePage:
+async def _find_rollouts(tx: Tx, age: int, place: OldRollout | None, kind: str, status: str) -> DueItems:
     before = tx.now - age
     page = await old_rollouts(tx, kind, status, before, place or OldRollout("", 0))
     ids = [row.id for row in page]
     kept = await needed(tx, ids)
     unused = await unused_rollouts(tx, [id for id in ids if id not in kept], before)
-    return DuePage([DueItem(row.id) for row in unused], page[-1] if len(page) == FOUND_ROLLOUTS else None)
+    return [DueItem(row.id) for row in unused], page[-1] if len(page) == FOUND_ROLLOUTS else None
 
 
 async def _drop_rollouts(tx: Tx, age: int, ids: Sequence[str], kind: str, _: str) -> Dropped:
@@ -67,13 +67,13 @@ RUNS = _build_walks(RUN)
 """Rollouts of deleted runs, and of runs without a thread."""
 
 
-async def _find_spans(tx: Tx, age: int, place: SpanCursor | None) -> DuePage:
+async def _find_spans(tx: Tx, age: int, place: SpanCursor | None) -> DueItems:
     before = tx.now - age
     page = await old_spans(tx, before, place or SpanCursor(-1, ""), FOUND_WITH_SPANS)
     places = {cursor.rollout_id: cursor for cursor in page}
     unused = await unused_rollouts(tx, list(places), before)
     due = [DueItem(row.id, await count_spans(tx, places[row.id])) for row in unused]
-    return DuePage(due, page[-1] if len(page) == FOUND_WITH_SPANS else None)
+    return due, page[-1] if len(page) == FOUND_WITH_SPANS else None
 
 
 async def _drop_spans(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:

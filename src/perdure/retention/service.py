@@ -17,6 +17,7 @@ from perdure.jobs.model import JobContext
 from perdure.kernel.checks import Limit, check_choice, check_page, check_text, optional_text
 from perdure.kernel.clock import to_micros
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.pages import Part
 from perdure.kernel.retention import DAY, Retention
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.retention import sql
@@ -24,7 +25,6 @@ from perdure.retention.checks import CHECKS, BrokenRow, RetentionRule
 from perdure.retention.exports import KINDS, ExportKind, has_status, read_page, row_to_record
 from perdure.retention.records import (
     DatabaseStats,
-    ExportPage,
     Finding,
     GcReport,
     Sweep,
@@ -145,7 +145,7 @@ class Upkeep(Service):
         since: Annotated[float, Meta(ge=0, le=1e12)] = 0.0,
         status: str | None = None,
         limit: Limit = 1000,
-    ) -> ExportPage:
+    ) -> Part[dict[str, Any]]:
         """Read the stored rows of a kind, in the order of their ids; `next` is the `after` of the next page.
         `since` is in epoch seconds."""
         check_choice(kind, KINDS, "kind")
@@ -156,7 +156,7 @@ class Upkeep(Service):
         chosen = optional_text(status, "status")
         rows = await self.read(read_page, kind, after, to_micros(since), chosen, limit)
         items = [row_to_record(kind, row) for row in rows]
-        return ExportPage(items=items, next=items[-1]["id"] if limit and len(items) == limit else None)
+        return Part(items=items, next=items[-1]["id"] if limit and len(items) == limit else None)
 
     async def sweep(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Delete data that is too old, as a job; return the deleted numbers by kind."""

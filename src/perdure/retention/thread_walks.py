@@ -21,7 +21,7 @@ from perdure.messaging.operations.remove import (
     old_sessions,
 )
 from perdure.retention import sql
-from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
+from perdure.retention.walking import Dropped, DueItem, DueItems, Walk
 from perdure.rollouts.operations.lines import lock_lines
 from perdure.rollouts.operations.remove import delete_unused, drop_free_lines, in_line, unused_rollouts
 from perdure.threads.operations.remove import (
@@ -40,14 +40,12 @@ TURNS = 100
 """Number of turns that one transaction deletes."""
 
 
-async def _find_threads(tx: Tx, age: int, place: OldThread | None, single: bool = False) -> DuePage:
+async def _find_threads(tx: Tx, age: int, place: OldThread | None, single: bool = False) -> DueItems:
     find = old_single_threads if single else old_threads
     page = await find(tx, tx.now - age, place or OldThread(0, ""))
     ids = [row.id for row in page]
     kept = set(await tx.all(sql.SCHEDULED_THREADS, ids=ids)) if ids else set()
-    return DuePage(
-        [DueItem(id) for id in ids if id not in kept], page[-1] if len(page) == FOUND_THREADS else None
-    )
+    return [DueItem(id) for id in ids if id not in kept], page[-1] if len(page) == FOUND_THREADS else None
 
 
 async def _drop_threads(tx: Tx, age: int, ids: Sequence[str], single: bool = False) -> Dropped:
@@ -62,9 +60,9 @@ SINGLE_THREADS = [Walk(_find_threads, _drop_threads, (True,))]
 """Threads that were created for one run."""
 
 
-async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DuePage:
+async def _find_sessions(tx: Tx, age: int, place: OldSession | None) -> DueItems:
     page = await old_sessions(tx, tx.now - age, place or OldSession(-1, ""))
-    return DuePage([DueItem(row.id) for row in page], page[-1] if len(page) == FOUND_SESSIONS else None)
+    return [DueItem(row.id) for row in page], page[-1] if len(page) == FOUND_SESSIONS else None
 
 
 async def _drop_sessions(tx: Tx, age: int, ids: Sequence[str]) -> Dropped:

@@ -19,11 +19,8 @@ class DueItem(NamedTuple):
     number: int = 1
 
 
-class DuePage(NamedTuple):
-    """A page of data that is too old, and the position of the next page; None after the last."""
-
-    due: Sequence[DueItem]
-    next: Any = None
+DueItems = tuple[Sequence[DueItem], Any]
+"""Some data that is too old, and the position to continue after; None after the last."""
 
 
 class Dropped(NamedTuple):
@@ -118,9 +115,8 @@ class WalkedKind:
             for walk in self.walks:
                 place: Any = None
                 while True:
-                    page: DuePage = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
-                    yield ns, walk, page.due
-                    place = page.next
+                    items, place = await storage.read(walk.find, self.age, place, *walk.args, ns=ns)
+                    yield ns, walk, items
                     if place is None:
                         break
 

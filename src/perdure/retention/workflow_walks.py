@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from perdure.executions.model import PHASE
 from perdure.kernel.storage.port import Tx
 from perdure.retention import sql
-from perdure.retention.walking import Dropped, DueItem, DuePage, Walk
+from perdure.retention.walking import Dropped, DueItem, DueItems, Walk
 from perdure.rollouts.operations.remove import delete_unused, has_used_child, list_children, lock_unused
 from perdure.threads.operations.remove import count_removed, give_up_threads, traces_of_removed
 from perdure.workflows.model import ENDED
@@ -29,12 +29,12 @@ PHASES = 100
 """Number of phases that one transaction deletes."""
 
 
-async def _find(tx: Tx, age: int, place: OldRun | None, status: str) -> DuePage:
+async def _find(tx: Tx, age: int, place: OldRun | None, status: str) -> DueItems:
     before = tx.now - age
     page = await old_runs(tx, status, before, place or OldRun(-1, ""))
     trees = [await list_tree(tx, row.id) for row in page]
     due = [DueItem(tree[0].id, len(tree)) for tree in trees if await _is_due(tx, tree, before)]
-    return DuePage(due, page[-1] if len(page) == FOUND_RUNS else None)
+    return due, page[-1] if len(page) == FOUND_RUNS else None
 
 
 async def _is_due(tx: Tx, tree: Sequence[TreeRun], before: int) -> bool:

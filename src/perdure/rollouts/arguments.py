@@ -17,6 +17,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput
+from perdure.kernel.pages import PageRequest
 from perdure.kernel.storage.filters import FilterCondition, Sorting
 from perdure.rollouts import encoding
 from perdure.rollouts.operations.queries import Page, Query
@@ -40,13 +41,17 @@ def query(
     total: bool = True,
 ) -> Query:
     """Build the query of a page of a list; with `sorting` it has cursors."""
-    check_query_page(limit, offset)
+    if sorting is None:
+        check_query_page(limit, offset)
+        keyset, place = None, None
+    else:
+        keyset = sorting.order(sort_by, sort_order).keyset(sorting.what)
+        place = keyset.open_page(limit, offset, cursor).place
     chosen = tuple(conditions)
     for condition in chosen:
         if condition.test != "within":
             check_text(condition.value, condition.field)
-    place = None if sorting is None else sorting.order(sort_by, sort_order).place(sorting.what, cursor)
-    return Query(chosen, logic, sort_by, sort_order, limit, offset, place, sorting, total)
+    return Query(chosen, logic, sort_by, sort_order, limit, offset, place, keyset, total)
 
 
 def within(values: Any, choices: Sequence[str], what: str) -> list[str] | None:
@@ -80,11 +85,9 @@ def build_page(
     items: Sequence[T], rows: Sequence[Any], total: int | None, query: Query
 ) -> PaginatedResult[T]:
     """Build a page of the items that rows were decoded to."""
-    page = PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
-    if query.sorting is not None:
-        order = query.sorting.order(query.sort_by, query.sort_order)
-        page.next = order.cursor(query.sorting.what, rows, query.limit)
-    return page
+    if query.keyset is None:
+        return PaginatedResult(items=items, limit=query.limit, offset=query.offset, total=total)
+    return PageRequest(query.keyset, query.limit, query.offset, query.place).build_page(rows, items, total)
 
 
 def rollout_change(

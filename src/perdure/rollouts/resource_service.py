@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from perdure.kernel.checks import Id, Limit, Offset, check_page, check_text
+from perdure.kernel.checks import Id, Limit, Offset, check_text
 from perdure.kernel.errors import Conflict, NotFound
 from perdure.kernel.storage.filters import given
 from perdure.rollouts import arguments, encoding
@@ -37,7 +37,6 @@ class Resources(WatchedService):
         cursor: str | None = None,
     ) -> Pages[ResourcesUpdate]:
         """List resources in the order in which they were added; `contains` is a part of the id."""
-        check_page(limit, offset, cursor)
         conditions = given(("resources_id", "exact", resources_id), ("resources_id", "contains", contains))
         query = arguments.query(
             conditions, "and", sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.RESOURCES
@@ -94,7 +93,6 @@ class Resources(WatchedService):
         self, resources_id: Id, *, limit: Limit = 100, offset: Offset = 0, cursor: str | None = None
     ) -> Pages[ResourcesUpdate]:
         """List the versions of resources, the newest first."""
-        check_page(limit, offset, cursor)
         query = arguments.query(
             (), "and", None, "asc", limit, offset, cursor=cursor, sorting=queries.VERSIONS
         )

@@ -20,7 +20,6 @@ from perdure.kernel.checks import (
     Limit,
     Offset,
     check_number,
-    check_page,
     check_text,
     check_texts,
     check_timeout,
@@ -145,7 +144,6 @@ class Rollouts(SpanService):
         `contains` is a part of the id. With `logic=or` one matching filter is enough. With `parent`, list the
         children of that object of every kind, whatever the logic.
         """
-        check_page(limit, offset, cursor)
         conditions = given(
             ("status", "within", arguments.within(status, ROLLOUT_STATUSES, "status")),
             ("rollout_id", "within", optional_id_filter(rollout_id, "rollout_id")),
@@ -377,7 +375,6 @@ class Rollouts(SpanService):
         cursor: str | None = None,
     ) -> Pages[Attempt]:
         """List the attempts of a rollout, in the order of their numbers."""
-        check_page(limit, offset, cursor)
         query = arguments.query(
             (), "and", sort_by, sort_order, limit, offset, cursor=cursor, sorting=queries.ATTEMPTS
         )
@@ -490,7 +487,6 @@ class Rollouts(SpanService):
         cursor: str | None = None,
     ) -> Pages[Span]:
         """List the spans of a rollout; `attempt_id` may be `latest`."""
-        check_page(limit, offset, cursor)
         conditions = given(
             ("trace_id", "exact", trace_id),
             ("span_id", "exact", span_id),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from perdure.kernel.checks import Id, Limit, Offset, check_name, check_page, check_text
+from perdure.kernel.checks import Id, Limit, Offset, check_name, check_text
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.errors import NotFound
 from perdure.kernel.record import Record
@@ -47,7 +47,6 @@ class Workers(WatchedService):
         cursor: str | None = None,
     ) -> Pages[WorkerDetails]:
         """List workers with the attempts that they execute; `contains` is a part of the id."""
-        check_page(limit, offset, cursor)
         conditions = given(
             ("status", "within", arguments.within(status, WORKER_STATUSES, "status")),
             ("worker_id", "contains", contains),

@@ -23,9 +23,9 @@ from perdure.kernel.checks import (
     optional_id,
 )
 from perdure.kernel.cron import check_expression, check_timezone, explain
-from perdure.kernel.cursors import LAST, read_cursor, write_cursor
+from perdure.kernel.cursors import LAST
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.pages import ListPart, PaginatedResult
+from perdure.kernel.pages import Keyset, PaginatedResult, Part
 from perdure.kernel.storage.labels import encode_labels
 from perdure.kernel.storage.port import Storage
 from perdure.schedules import model, rows, sql
@@ -54,7 +54,7 @@ from perdure.service.callers import Caller
 from perdure.service.endpoints import DELETE, GET, PATCH, POST, MetadataFilter, call
 
 RUN = "run"
-_SCHEDULES, _FIRINGS = "schedules", "firings"
+_FIRINGS = Keyset[rows.FiringRow, tuple[int]]("firings", (LAST,), lambda row: (row.due_at,))
 
 Target = Literal["run", "rollout", "workflow"]
 """Targets that callers may use over HTTP."""
@@ -122,11 +122,11 @@ class Schedules(Service):
 
         Filter by target, origin, name, assistant, thread, state and metadata; `limit=0` only counts.
         """
-        check_page(limit, offset, cursor)
         order = sql.order(
             check_choice(sort_by, get_args(SortField), "sort_by"),
             check_choice(sort_order, get_args(SortOrder), "sort_order"),
         )
+        request = order.keyset("schedules").open_page(limit, offset, cursor)
         query = ScheduleFilter(
             optional_id(target, "target"),
             None if origin is None else check_choices(_to_list(origin), get_args(Origin), "origin"),
@@ -138,12 +138,10 @@ class Schedules(Service):
             limit,
             offset,
             order,
-            order.place(_SCHEDULES, cursor),
+            request.place,
         )
         records, total = await self.read(queries.search, query)
-        items = [rows.row_to_schedule(row) for row in records]
-        after = order.cursor(_SCHEDULES, records, limit)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+        return request.build_page(records, map(rows.row_to_schedule, records), total)
 
     @call(POST("/schedules"), scope="write", status=201, errors=(NotFound, Conflict))
     async def create(
@@ -368,17 +366,14 @@ class Schedules(Service):
         limit: Limit = model.KEPT_FIRINGS,
         offset: Offset = 0,
         cursor: str | None = None,
-    ) -> ListPart[Firing]:
+    ) -> Part[Firing]:
         """List the latest firings of a schedule, newest first."""
-        check_page(limit, offset, cursor)
-        (before,) = read_cursor(cursor, _FIRINGS, int) or (LAST,)
+        request = _FIRINGS.open_part(limit, cursor, offset)
         row = await self.read(queries.get, check_id(schedule_id, "schedule_id"))
         if row.running:
             await self._settling.settle(await self.ns(), [row.id])
-        firings = await self.read(queries.firings, row.id, before, limit, offset)
-        is_full = bool(firings) and len(firings) == limit
-        after = write_cursor(_FIRINGS, firings[-1].due_at) if is_full else None
-        return ListPart(map(rows.row_to_firing, firings), after)
+        firings = await self.read(queries.firings, row.id, *request.place, request.rows, offset)
+        return request.build_part(firings, rows.row_to_firing)
 
     @call(GET("/schedules/{schedule_id}/upcoming"), scope="read", errors=(NotFound,))
     async def upcoming(self, schedule_id: Id, *, limit: Times = 5) -> Upcoming:

@@ -36,6 +36,7 @@ class AuditEntry(Record, kw_only=True):
     """Number of changes that the transaction made."""
 
 
+# Not a Part, because the next page begins at the id `before` instead of a cursor.
 class AuditPage(msgspec.Struct, kw_only=True):
     """Entries of the audit, newest first. Pass `before` to get the next page; it is null on the last page."""
 

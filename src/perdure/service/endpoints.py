@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput, PerdureError, error_named
-from perdure.kernel.pages import ListPart, Page, PaginatedResult, Part
+from perdure.kernel.pages import Page, PaginatedResult, Part
 from perdure.service.callers import Scope
 
 PREFIX = "/api/v1"
@@ -273,7 +273,7 @@ def read_shape(function: Callable[..., Any], address: Address) -> Shape:
         answer_form=form,
         paged=kind is PaginatedResult,
         listed=kind is list,
-        parted=kind is ListPart,
+        parted=kind is Part,
     )
 
 
@@ -331,7 +331,7 @@ def _build_struct(title: str, parameters: Sequence[Parameter], *, strict: bool) 
     return msgspec.defstruct(title, fields, kw_only=True, forbid_unknown_fields=strict)
 
 
-_WRAPPED: Mapping[Any, Any] = {list: ItemList, ListPart: Part, PaginatedResult: Page}
+_WRAPPED: Mapping[Any, Any] = {list: ItemList, Part: Part, PaginatedResult: Page}
 """Wire types of lists and pages."""
 
 

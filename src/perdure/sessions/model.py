@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -11,6 +11,8 @@ from perdure.eventlog.port import CHAT_PROJECT, Edges, Line, LogInfo, LogName
 from perdure.kernel.clock import to_seconds
 from perdure.sessions.records import Message, SessionTotals, Usage
 from perdure.sessions.transcripts.reading import messages_in
+
+T = TypeVar("T")
 
 DESCRIBED_LINES = 200
 """Maximum number of lines at each end of a long session that a list reads."""
@@ -51,18 +53,11 @@ class Session(msgspec.Struct, kw_only=True):
     sub_agents: list[SubAgent] = []
 
 
-class MessagePage(msgspec.Struct, kw_only=True):
-    """Messages of a session. Continue with `after`; `end` is true if there are no more messages."""
+# Not a Part, because a reader may continue at the end, where `after` is a position.
+class TranscriptPage(msgspec.Struct, Generic[T], kw_only=True):
+    """Messages or lines of a session. Continue with `after`; `end` is true if there are no more."""
 
-    items: list[Message]
-    after: int
-    end: bool
-
-
-class LinePage(msgspec.Struct, kw_only=True):
-    """Stored lines of a session. Continue with `after`."""
-
-    items: list[str]
+    items: list[T]
     after: int
     end: bool
 

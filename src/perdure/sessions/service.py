@@ -34,9 +34,8 @@ from perdure.kernel.checks import (
     check_page,
     check_text,
 )
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import Keyset, PaginatedResult
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Storage
 from perdure.service.base import Service
@@ -46,23 +45,21 @@ from perdure.sessions.model import (
     FEW_BYTES,
     SCOPES,
     Blob,
-    LinePage,
     LogPosition,
     Matches,
     MessageMatch,
-    MessagePage,
     Scope,
     Session,
     SubAgent,
+    TranscriptPage,
     counted,
     described,
     is_described,
     matching,
 )
-from perdure.sessions.records import SessionTotals
+from perdure.sessions.records import Message, SessionTotals
 from perdure.sessions.transcripts.reading import messages_in, translated
 
-_SESSIONS = "sessions"
 POLL_SECONDS = 0.04
 """Interval at which a waiting reader checks its log."""
 MAX_WAIT = 30.0
@@ -86,6 +83,9 @@ def _place(info: LogInfo) -> tuple[int, str, str]:
     return (-info.updated_at, info.name.project, info.name.session_id)
 
 
+_SESSIONS = Keyset[LogInfo, tuple[int, str, str] | None]("sessions", None, _place, [int, str, str])
+
+
 class Sessions(Service):
     """The sessions of one namespace, each with its append-only log."""
 
@@ -106,15 +106,12 @@ class Sessions(Service):
         cursor: str | None = None,
     ) -> PaginatedResult[Session]:
         """List sessions, the latest changed first. The project of chats is `-app`."""
-        check_page(limit, offset, cursor)
-        place = read_cursor(cursor, _SESSIONS, int, str, str)
+        request = _SESSIONS.open_page(limit, offset, cursor)
         ns = await self.ns()
         logs = sorted(await self.log.logs(ns, project=project), key=_place)
-        rest = logs if place is None else logs[bisect_right(logs, place, key=_place) :]
-        shown = rest[offset : offset + limit]
-        after = write_cursor(_SESSIONS, *_place(shown[-1])) if shown and len(shown) == limit else None
-        items = await self._describe(ns, shown)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=len(logs), next=after)
+        first = 0 if request.place is None else bisect_right(logs, request.place, key=_place)
+        shown = logs[first:][offset : offset + limit]
+        return request.build_page(shown, await self._describe(ns, shown), len(logs))
 
     async def _describe(self, ns: int, infos: Sequence[LogInfo]) -> Sequence[Session]:
         """Describe sessions in a list. A session that has not changed since it was listed is not read again.
@@ -192,14 +189,14 @@ class Sessions(Service):
         limit: PageSize = 100,
         events: bool = False,
         wait: Wait = 0.0,
-    ) -> MessagePage:
+    ) -> TranscriptPage[Message]:
         """Read messages after a position; with `wait`, wait up to this many seconds for new ones.
 
         Lines that are no messages are left out, unless `events` is true.
         """
         lines = await self._read(session_id, project, sub_agent, after, limit, wait)
         items = [message for message in messages_in(lines.lines) if events or message.role != "event"]
-        return MessagePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
+        return TranscriptPage(items=items, after=lines.reached, end=lines.reached >= lines.end)
 
     @call(GET("/sessions/{session_id}/lines"), scope="read", errors=(NotFound, Conflict))
     async def lines(
@@ -212,7 +209,7 @@ class Sessions(Service):
         limit: PageSize = 100,
         wait: Wait = 0.0,
         original: bool = False,
-    ) -> LinePage:
+    ) -> TranscriptPage[str]:
         """Read stored lines after a position.
 
         With `original`, read them as received: a line of another tool before its translation, and a line with
@@ -222,9 +219,9 @@ class Sessions(Service):
         if original:
             return await self._originals(lines)
         items = [line.body.decode("utf-8", "replace") for line in lines.lines]
-        return LinePage(items=items, after=lines.reached, end=lines.reached >= lines.end)
+        return TranscriptPage(items=items, after=lines.reached, end=lines.reached >= lines.end)
 
-    async def _originals(self, lines: Lines) -> LinePage:
+    async def _originals(self, lines: Lines) -> TranscriptPage[str]:
         """Return lines as received. The page ends early if they become too long."""
         ns = await self.ns()
         items: builtins.list[str] = []
@@ -238,7 +235,7 @@ class Sessions(Service):
             if size > SEARCH_PAGE:
                 reached = line.after
                 break
-        return LinePage(items=items, after=reached, end=reached >= lines.end)
+        return TranscriptPage(items=items, after=reached, end=reached >= lines.end)
 
     @call(GET("/sessions/{session_id}/blobs/{digest}"), scope="read", errors=(NotFound, Conflict))
     async def blob(self, session_id: Id, digest: Digest, *, project: Project | None = None) -> Blob:

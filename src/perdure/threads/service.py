@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import gather
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from itertools import starmap
 from time import time_ns
 from typing import Annotated, Any, Literal
 
@@ -253,7 +254,8 @@ class Threads(RunEnds):
         search.check_search(wanted)
         check_page(wanted.limit, wanted.offset)
         threads, total = await self.read(search.search_threads, wanted)
-        return search.build_page(threads, total, wanted)
+        rows = [row for row, _ in threads]
+        return wanted.request.build_page(rows, starmap(row_to_thread, threads), total)
 
     async def count_threads(
         self,
@@ -453,7 +455,8 @@ class Threads(RunEnds):
         check_choice(wanted.kind, KINDS_OF_RUNS, "kind")
         check_page(wanted.limit, wanted.offset)
         optional_id(wanted.thread_id, "thread_id")
-        return queries.build_page(await self.read(queries.list_runs, wanted), wanted)
+        rows, places, total = await self.read(queries.list_runs, wanted)
+        return wanted.request.build_page(places, map(row_to_run, rows), total)
 
     @call(POST("/runs/{run_id}/cancel", query=True), scope="write", errors=(NotFound, Conflict), by_hand=True)
     async def cancel_run(self, run_id: Id, *, action: CancelAction = "interrupt", wait: bool = False) -> Run:

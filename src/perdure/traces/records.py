@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.kernel.pages import Part
 from perdure.kernel.record import Record
 from perdure.spans.rollout_figures import _reward, dollars
 from perdure.spans.rows import TraceRow
@@ -30,12 +31,10 @@ class Trace(Record, kw_only=True):
     """The last reward of Agent-lightning."""
 
 
-class TracePage(Record, kw_only=True):
-    """A page of traces, the newest first."""
+class TracePage(Part[Trace], kw_only=True):
+    """Traces, the newest first."""
 
-    items: list[Trace]
-    next: str | None = None
-    """The cursor of the next page; null if there are no more traces."""
+    # `searched` is a further field on the wire.
     searched: int | None = None
     """Number of traces that a filter by attributes has searched. More matches may follow: see `next`."""
 

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from perdure.kernel.checks import Id, Limit, Offset, check_id, check_page, check_text, optional_text
-from perdure.kernel.cursors import read_cursor, write_cursor
 from perdure.kernel.errors import InvalidInput, NotFound
+from perdure.kernel.pages import Keyset, PaginatedResult
 from perdure.kernel.storage.port import Storage
 from perdure.rollouts import encoding
-from perdure.rollouts.records import PaginatedResult
 from perdure.service.base import Service
 from perdure.service.callers import Caller
 from perdure.service.endpoints import GET, call
@@ -44,7 +43,8 @@ MAX_ATTRIBUTES = 10
 DEEPEST = 64
 """Maximum number of spans above a span to search for its agent and its model."""
 LAST_NS = 2**63 - 1
-_TRACES, _SPANS = "traces", "spans of a trace"
+_TRACES = Keyset[TraceCursor, TraceCursor]("traces", TraceCursor(LAST_NS, ""), lambda place: place)
+_SPANS = operations.TRACE_ORDER.keyset("spans of a trace")
 
 AttributeFilters = Annotated[list[str], Meta(max_length=MAX_ATTRIBUTES)]
 
@@ -88,7 +88,7 @@ class Traces(Service):
         2,000 spans of each. `searched` is the number of traces that it searched. A page may have fewer items
         than `limit`, even none; `next` is the cursor of the next page.
         """
-        check_page(limit, 0)
+        check_page(limit)
         newest = TraceCursor(_nanoseconds(until, "until", LAST_NS), "")
         wanted = TraceFilter(
             name=None if name is None else check_text(name, "name")[:MAX_NAME],
@@ -97,7 +97,7 @@ class Traces(Service):
             session_id=None if session_id is None else cut_label(check_text(session_id, "session_id")),
             failed=bool(error),
             since=_nanoseconds(since, "since", 0),
-            place=_place(cursor, newest),
+            place=newest if cursor is None else _TRACES.read(cursor),
         )
         attributes = attributes_from(attribute or ())
         if name is not None and name_contains is not None:
@@ -119,7 +119,7 @@ class Traces(Service):
         if len(traces) > limit:
             traces = traces[:limit]
             place, _ = traces[-1]
-        after = None if place is None else write_cursor(_TRACES, *place)
+        after = None if place is None else _TRACES.write(place)
         return TracePage(items=[trace_from(row) for _, row in traces], next=after, searched=searched)
 
     async def _search(
@@ -139,12 +139,12 @@ class Traces(Service):
         """Return whether one of a trace's spans has all the attributes. A thread decodes the spans."""
         after: str | None = None
         for _ in range(0, SEARCHED_SPANS, SEARCHED_AT_ONCE):
-            place = operations.TRACE_ORDER.place(_SPANS, after)
+            place = _SPANS.read(after)
             rows, parts = await self.read(operations.search_spans, trace_id, SEARCHED_AT_ONCE, place)
             has = await asyncio.to_thread(_any_has, rows, parts, attributes)
             if has:
                 return True
-            after = operations.TRACE_ORDER.cursor(_SPANS, rows, SEARCHED_AT_ONCE)
+            after = _SPANS.next_if_full(rows, SEARCHED_AT_ONCE)
             if after is None:
                 return False
         return False
@@ -171,32 +171,26 @@ class Traces(Service):
         cursor: str | None = None,
     ) -> PaginatedResult[Span]:
         """List the spans of a trace, of all its rollouts, in the order of their start."""
-        check_page(limit, offset, cursor)
+        request = _SPANS.open_page(limit, offset, cursor)
         check_id(trace_id, "trace_id")
-        place = operations.TRACE_ORDER.place(_SPANS, cursor)
         (rows, total), parts = await self.read(
-            operations.trace_spans, trace_id, optional_text(span_id, "span_id"), limit, offset, place
+            operations.trace_spans, trace_id, optional_text(span_id, "span_id"), limit, offset, request.place
         )
         if not total and span_id is None:
             raise NotFound(f"Trace {trace_id} not found")
-        items = span_encoding.spans_from(rows, parts)
-        after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+        return request.build_page(rows, span_encoding.spans_from(rows, parts), total)
 
     @call(GET("/traces/{trace_id}/outline"), scope="read", errors=(NotFound,))
     async def outline(
         self, trace_id: Id, *, limit: Limit = 100, offset: Offset = 0, cursor: str | None = None
     ) -> PaginatedResult[SpanOutline]:
         """List the spans of a trace in the order of their start, without their attributes and events."""
-        check_page(limit, offset, cursor)
+        request = _SPANS.open_page(limit, offset, cursor)
         check_id(trace_id, "trace_id")
-        place = operations.TRACE_ORDER.place(_SPANS, cursor)
-        rows, total = await self.read(operations.trace_outline, trace_id, limit, offset, place)
+        rows, total = await self.read(operations.trace_outline, trace_id, limit, offset, request.place)
         if not total:
             raise NotFound(f"Trace {trace_id} not found")
-        items = [outline_from(row) for row in rows]
-        after = operations.TRACE_ORDER.cursor(_SPANS, rows, limit)
-        return PaginatedResult(items=items, limit=limit, offset=offset, total=total, next=after)
+        return request.build_page(rows, map(outline_from, rows), total)
 
     @call(GET("/traces/{trace_id}/steps"), scope="read", errors=(NotFound,))
     async def steps(self, trace_id: Id, *, limit: Limit = 100, offset: Offset = 0) -> SpanSteps:
@@ -319,8 +313,3 @@ def attribute_text(value: Any) -> str:
 
 def _nanoseconds(seconds: float | None, what: str, otherwise: int) -> int:
     return otherwise if seconds is None else max(0, encoding.micros(seconds, what) * 1000)
-
-
-def _place(cursor: str | None, otherwise: TraceCursor) -> TraceCursor:
-    values = read_cursor(cursor, _TRACES, int, str)
-    return otherwise if values is None else TraceCursor(*values)

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import field
 
+from perdure.kernel.pages import Part
 from perdure.kernel.record import Record
 from perdure.workflows.model import NodeStatus, RunStatus
 
@@ -120,12 +121,10 @@ class WorkflowRunSummary(Record, kw_only=True):
     executions: Outcomes = field(default_factory=Outcomes)
 
 
-class WorkflowRunPage(Record, kw_only=True):
+class WorkflowRunPage(Part[WorkflowRunSummary], kw_only=True):
     """Runs: running ones first, then paused, queued and ended ones; the newest first within each."""
 
-    items: list[WorkflowRunSummary]
-    next: str | None = None
-    """Cursor of the next page, if there may be more."""
+    # Not a Page, which would add `limit` and `offset` to the wire.
     total: int | None = 0
     """Number of matching runs; with `repo` or `since`, counted only if `total` asks for it."""
 
@@ -219,10 +218,3 @@ class LogMatch(Record, kw_only=True):
     where: str
     """`error` or `output`."""
     excerpt: str
-
-
-class LogPage(Record, kw_only=True):
-    """Executions that contain a text. `next` is the cursor of earlier executions, if there are any."""
-
-    items: list[LogMatch]
-    next: str | None = None

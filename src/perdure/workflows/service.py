@@ -24,6 +24,7 @@ from perdure.kernel.clock import from_iso, to_iso
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.ids import uuid
+from perdure.kernel.pages import Part
 from perdure.kernel.storage.port import Storage
 from perdure.service.base import Service
 from perdure.service.callers import Caller
@@ -47,7 +48,6 @@ from perdure.workflows.records import (
     Dispatch,
     HistoryEntry,
     LogMatch,
-    LogPage,
     RunDefinition,
     RunDiff,
     WorkflowDetail,
@@ -202,20 +202,20 @@ class Workflows(Service):
         `since` is a time in ISO 8601. `next` of a page is the cursor of the next one. `total` counts the runs
         that match `repo` or `since`; without these filters, the number is always known.
         """
-        check_page(limit)
+        request = views.RUNS.open_part(limit, cursor)
         query = WorkflowRunFilter(
             optional_text(workflow_name, "workflow_name", max_length=MAX_NAME),
             check_choices(status or (), RUN_STATUSES, "status"),
             optional_text(repo, "repo"),
             None if since is None else _time(since, "since"),
-            views.decode_run_cursor(cursor),
-            limit,
+            request.place,
+            request.rows,
         )
-        counted, rows = await self.read(queries.page, query, total)
-        if counted is None and cursor is None and len(rows) < limit:
+        counted, rows = await self.read(queries.page, query, total or not limit)
+        if counted is None and cursor is None and len(rows) <= limit:
             counted = len(rows)
-        after = views.encode_run_cursor(rows[-1]) if limit and len(rows) == limit else None
-        return WorkflowRunPage(items=[views.row_to_summary(row) for row in rows], next=after, total=counted)
+        shown, after = request.cut(rows)
+        return WorkflowRunPage(items=[views.row_to_summary(row) for row in shown], next=after, total=counted)
 
     @call(GET("/workflow-names"), scope="read")
     async def names(self) -> Names:
@@ -348,13 +348,13 @@ class Workflows(Service):
         scope: LogScope = "all",
         limit: Annotated[int, Meta(ge=1, le=MAX_SEARCH)] = 50,
         cursor: str | None = None,
-    ) -> LogPage:
+    ) -> Part[LogMatch]:
         """Search the errors and outputs of executions for a text, the newest first.
 
         Each call searches up to 5,000 executions; `next` is the cursor of earlier ones.
         """
         text = check_name(q, "q", max_length=MAX_TRIGGER)
-        place = views.log_place(cursor)
+        place = views.LOGS.read(cursor)
         query = LogQuery(
             text,
             check_choice(scope, get_args(LogScope), "scope"),
@@ -363,7 +363,8 @@ class Workflows(Service):
             check_number(limit, "limit", 1, MAX_SEARCH),
         )
         matches = await self.read(queries.search_logs, query)
-        return LogPage(items=[_match(row, text) for row in matches.rows], next=views.log_cursor(matches.last))
+        after = None if matches.last is None else views.LOGS.write(matches.last)
+        return Part(items=[_match(row, text) for row in matches.rows], next=after)
 
     # --- helpers ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from perdure.kernel.clock import to_iso, to_iso_or_none
-from perdure.kernel.cursors import read_cursor, write_cursor
+from perdure.kernel.pages import Keyset
 from perdure.workflows.definition import Workflow
 from perdure.workflows.graph import compute_dependencies
 from perdure.workflows.model import (
@@ -37,7 +37,6 @@ from perdure.workflows.records import (
 from perdure.workflows.rows import HistoryRow, LogCursor, TriesRow, WorkflowNodeRow, WorkflowRunRow
 
 MAX_DIFFERENCES: Final = 500
-_RUNS, _LOGS = "workflow runs", "workflow logs"
 _MARKS: Final = {SUCCEEDED: "[x]", FAILED: "[!]", SKIPPED: "[-]", RUNNING: "[>]", WAITING: "[?]"}
 _SAME: Final = (
     "workflow_name",
@@ -204,24 +203,12 @@ def statuses_after(statuses: Iterable[str], place: WorkflowRunCursor) -> list[tu
     return cursors
 
 
-def encode_run_cursor(row: WorkflowRunRow) -> str:
-    return write_cursor(_RUNS, get_rank(row.status), row.started_at, row.id)
-
-
-def decode_run_cursor(cursor: str | None) -> WorkflowRunCursor:
-    """Decode a cursor of the list of runs; None is the beginning."""
-    parts = read_cursor(cursor, _RUNS, int, int, str)
-    return FIRST if parts is None else WorkflowRunCursor(*parts)
-
-
-def log_place(cursor: str | None) -> LogCursor:
-    """Decode a cursor of the search in executions; None is the newest execution."""
-    parts = read_cursor(cursor, _LOGS, int, str)
-    return LogCursor(FIRST.at, FIRST.id) if parts is None else LogCursor(*parts)
-
-
-def log_cursor(place: LogCursor | None) -> str | None:
-    return None if place is None else write_cursor(_LOGS, *place)
+RUNS: Final = Keyset[WorkflowRunRow, WorkflowRunCursor](
+    "workflow runs", FIRST, lambda row: (get_rank(row.status), row.started_at, row.id)
+)
+LOGS: Final = Keyset[LogCursor, LogCursor](
+    "workflow logs", LogCursor(FIRST.at, FIRST.id), lambda place: place
+)
 
 
 # --- differences ------------------------------------------------------------------------------------------

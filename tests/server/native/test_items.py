@@ -25,10 +25,10 @@ async def test_an_item_is_kept_found_and_removed(house: House) -> None:
     assert lasting.expires_at is not None
     assert [item.key for item in await items.search(["users"])] == ["the key?", "theme"]
     assert [item.key for item in await items.search(filter={"n": {"$lt": 2}})] == ["theme"]
-    assert await items.search(limit=0) == []
-    assert await items.list_namespaces() == [("other",), ("users", "ada"), ("users", "bob/é")]
-    assert await items.list_namespaces(prefix=["users"], max_depth=1) == [("users",)]
-    assert await items.list_namespaces(suffix=["ada"], limit=5) == [("users", "ada")]
+    assert (await items.search(limit=0)).items == []
+    assert (await items.list_namespaces()).items == [("other",), ("users", "ada"), ("users", "bob/é")]
+    assert (await items.list_namespaces(prefix=["users"], max_depth=1)).items == [("users",)]
+    assert (await items.list_namespaces(suffix=["ada"], limit=5)).items == [("users", "ada")]
     await items.delete(["users", "ada"], "theme")
     await items.delete(["users", "ada"], "theme")
     assert await items.get(["users", "ada"], "theme") is None
@@ -52,7 +52,7 @@ async def test_a_batch_is_all_or_nothing(house: House) -> None:
     assert [item.key for item in again.items or []] == ["k"]
     with pytest.raises(InvalidInput):
         await items.batch([PutItem(namespace=["b"], key="k", value={}), GetItem(namespace=["x.y"], key="k")])
-    assert await items.search(["b"]) == []
+    assert (await items.search(["b"])).items == []
 
 
 async def test_pages_are_bounded(quick: House) -> None:
@@ -61,7 +61,7 @@ async def test_pages_are_bounded(quick: House) -> None:
         await items.put(["a", str(number)], "k", {"n": number})
     assert [item.value["n"] for item in await items.search(limit=7)] == [7, 6, 5, 4, 3, 2, 1]
     assert [item.value["n"] for item in await items.search(limit=3, offset=6)] == [1, 0]
-    assert await items.list_namespaces(offset=1, limit=100) == [("a", str(n)) for n in range(1, 8)]
+    assert (await items.list_namespaces(offset=1, limit=100)).items == [("a", str(n)) for n in range(1, 8)]
     with pytest.raises(InvalidInput):
         await items.search(limit=1001)
 
@@ -94,4 +94,4 @@ async def test_bad_input_is_refused(quick: House) -> None:
         answer = await quick.visitor.ask(method, API + path, json=body)
         assert (answer.status, method, path, body) == (422, method, path, body)
     assert (await quick.visitor.ask("GET", API + "/items?namespace=a&key=k")).status == 404
-    assert await quick.client.items.search() == []
+    assert (await quick.client.items.search()).items == []

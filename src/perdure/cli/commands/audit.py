@@ -9,7 +9,7 @@ from perdure.cli.shell.output import ago, printable, shorten
 from perdure.cli.shell.results import listing, pages
 
 if TYPE_CHECKING:
-    from perdure.kernel.pages import ListPart
+    from perdure.kernel.pages import Part
     from perdure.service.audit import AuditEntry
 
 EMPTY = """The audit is empty. It records each change through a server: who, what, which object."""
@@ -28,14 +28,14 @@ async def audit(
     limit: LimitOption = 20,
 ) -> None:
     """List what was changed, newest first: when, by whom, and which objects. It needs the scope admin."""
-    from perdure.kernel.pages import ListPart
+    from perdure.kernel.pages import Part
 
     async with context.connect() as connection:
 
-        async def read(limit: int, cursor: str | None) -> ListPart[AuditEntry]:
+        async def read(limit: int, cursor: str | None) -> Part[AuditEntry]:
             before = None if cursor is None else int(cursor)
             page = await connection.access.query_audit(actor=actor, action=action, limit=limit, before=before)
-            return ListPart(page.items, None if page.before is None else str(page.before))
+            return Part(items=page.items, next=None if page.before is None else str(page.before))
 
         entries = await pages(read, limit)
     filtered = actor is not None or action is not None

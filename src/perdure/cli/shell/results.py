@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from perdure.cli.shell.arguments import confirm
 from perdure.cli.shell.options import CommandContext
 from perdure.cli.shell.target import CommandConnection
-from perdure.kernel.pages import ListPart
+from perdure.kernel.pages import PaginatedResult, Part
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PAGE_SIZE = 1000
 """Maximum results of one request."""
 
 
-class ListedPage(Protocol[T_co]):
-    """A page of a list."""
-
-    @property
-    def items(self) -> Sequence[T_co]: ...
-    @property
-    def next(self) -> str | None: ...
-
-
-Fetch = Callable[[int, str | None], Awaitable[ListedPage[T] | ListPart[T]]]
+Fetch = Callable[[int, str | None], Awaitable[Part[T] | PaginatedResult[T]]]
 """Fetches a page by its limit and cursor."""
 
 
@@ -44,11 +34,10 @@ async def pages(fetch: Fetch[T], limit: int, keep: Callable[[T], bool] | None = 
     cursor = None
     while True:
         page = await fetch(min(PAGE_SIZE, limit - len(results)), cursor)
-        items = page if isinstance(page, ListPart) else page.items
-        kept = [item for item in items if keep is None or keep(item)]
+        kept = [item for item in page.items if keep is None or keep(item)]
         results += kept
         cursor = page.next
-        if cursor is None or len(kept) < len(items) or len(results) >= limit:
+        if cursor is None or len(kept) < len(page.items) or len(results) >= limit:
             return CommandResults(results, getattr(page, "total", None), more=cursor is not None)
 
 

@@ -30,14 +30,13 @@ from perdure.memory.calendar import Level
 from perdure.memory.records import (
     ChildMatches,
     DocumentKind,
-    EventPage,
     ExpandedGrip,
     Ingested,
     MemoryEvent,
+    MemoryPage,
     NewMemoryEvent,
     NodeField,
     NodeMatches,
-    NodePage,
     SearchMode,
     SearchResult,
     TocNode,
@@ -145,12 +144,12 @@ class GrpcMemory:
         finally:
             await sending.close()
 
-    async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> EventPage:
+    async def get_events(self, *, from_ms: int = 0, to_ms: int, limit: int = 100) -> MemoryPage[MemoryEvent]:
         """List the events of a time range, both ends included, in order of their time."""
         request = m.GetEventsRequest(from_timestamp_ms=from_ms, to_timestamp_ms=to_ms, limit=limit)
         answer = await self._call("GetEvents", request, m.GetEventsResponse)
         events: list[MemoryEvent] = [wire.message_to_event(event) for event in answer.events]
-        return EventPage(items=events, has_more=answer.has_more)
+        return MemoryPage(items=events, has_more=answer.has_more)
 
     # --- the table of contents
 
@@ -166,11 +165,11 @@ class GrpcMemory:
             raise NotFound(f"Node {node_id} not found")
         return wire.message_to_node(answer.node)
 
-    async def browse(self, node_id: str, *, limit: int = 20, after: str | None = None) -> NodePage:
+    async def browse(self, node_id: str, *, limit: int = 20, after: str | None = None) -> MemoryPage[TocNode]:
         """List the children of a node in order of their time."""
         request = m.BrowseTocRequest(parent_id=node_id, limit=limit, continuation_token=after)
         answer = await self._call("BrowseToc", request, m.BrowseTocResponse)
-        return NodePage(
+        return MemoryPage(
             items=[wire.message_to_node(node) for node in answer.children],
             has_more=answer.has_more,
             after=answer.continuation_token if answer.has_more else None,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from perdure.kernel.checks import MAX_ROWS
-from perdure.kernel.cursors import Place, read_cursor, write_cursor
+from perdure.kernel.cursors import Place
 from perdure.kernel.errors import BadQuery
+from perdure.kernel.pages import Keyset
 from perdure.kernel.storage.dialect import Statement, statement
 from perdure.kernel.storage.rows import R_co, Row
 
@@ -117,17 +118,14 @@ class SortOrder:
     def sql(self) -> str:
         return " ORDER BY " + ", ".join(key.sql for key in self.keys)
 
-    def place(self, what: str, cursor: str | None) -> Place | None:
-        """Return the position that a cursor names; None without a cursor."""
-        return read_cursor(cursor, what + self.sql, *(key.type for key in self.keys))
-
-    def cursor(self, what: str, rows: Sequence[Any], limit: int) -> str | None:
-        """Return the cursor of the page after these rows, if there may be more."""
-        if not rows or len(rows) != limit:
-            return None
-        last = rows[-1]
-        return write_cursor(
-            what + self.sql, *(getattr(last, key.column.rpartition(".")[2]) for key in self.keys)
+    def keyset(self, what: str) -> Keyset[Any, Place | None]:
+        """Return the key of a list in this order, whose cursors also name the order."""
+        names = [key.column.rpartition(".")[2] for key in self.keys]
+        return Keyset(
+            what + self.sql,
+            None,
+            lambda row: tuple(getattr(row, name) for name in names),
+            [key.type for key in self.keys],
         )
 
     def after(self, place: Place | None) -> Clause:

@@ -199,10 +199,9 @@ async def get_message(tx: Tx, message_id: int) -> MessageRow:
 
 
 async def history(tx: Tx, session_id: str, at: int, before: int, limit: int) -> list[MessageRow]:
-    """List the newest messages of a session before a cursor, in ascending order."""
+    """List the newest messages of a session before a cursor, the newest first."""
     session = await get(tx, session_id)
-    rows = await tx.all(sql.LIST_MESSAGES, session_id=session.id, at=at, id=before, limit=limit)
-    return rows[::-1]
+    return await tx.all(sql.LIST_MESSAGES, session_id=session.id, at=at, id=before, limit=limit)
 
 
 def not_found(session_id: str) -> NotFound:

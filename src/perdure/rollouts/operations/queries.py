@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import SpansEvicted
+from perdure.kernel.pages import Keyset
 from perdure.kernel.storage.filters import (
     Clause,
     FilterCondition,
@@ -43,8 +44,8 @@ class Query:
     offset: int = 0
     place: Place | None = None
     """The row after which the page begins."""
-    sorting: Sorting | None = None
-    """The list that defines the cursors of the page; None for no cursors."""
+    keyset: Keyset[Any, Place | None] | None = None
+    """The key that cursors of the list name; None for no cursors."""
     total: bool = True
     """Whether to return the total even if the rows must be counted."""
 

@@ -195,4 +195,4 @@ async def list_namespaces(call: Call) -> Response:
         limit=body.limit,
         offset=body.offset,
     )
-    return answer({"namespaces": namespaces})
+    return answer({"namespaces": namespaces.items})

@@ -6,14 +6,13 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.records import (
     Attempt,
     AttemptedRollout,
 )
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning.listing import QueryPage, listed
 from perdure.server.lightning.protocol import LightningResource, gather, get_key_argument, set_fields
 
 attempts = LightningResource()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec import structs
 from starlette.responses import StreamingResponse
 
 from perdure.kernel.errors import BadQuery
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
 from perdure.rollouts.resources import ResourcesUpdate
@@ -20,6 +20,19 @@ from perdure.spans.records import Span
 
 PAGE = 1000
 """Maximum items in memory at once."""
+
+T = TypeVar("T")
+
+
+# Not a Page, because the contract of Agent-lightning has no `next`.
+class QueryPage(msgspec.Struct, Generic[T], kw_only=True):
+    """A page of a query, with the total number of items."""
+
+    items: list[T]
+    limit: int
+    offset: int
+    total: int
+
 
 Ask = Callable[..., Awaitable[PaginatedResult[Any]]]
 

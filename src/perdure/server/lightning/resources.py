@@ -6,11 +6,10 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadBody, BadQuery, InvalidInput
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.resources import NamedResources, ResourcesUpdate, validate_resources
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning.listing import QueryPage, listed
 from perdure.server.lightning.protocol import LightningResource, get_key_argument
 
 resources = LightningResource()

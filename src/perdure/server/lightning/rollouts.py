@@ -8,7 +8,6 @@ from msgspec import structs
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.encoding import answer_from
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.records import (
@@ -20,7 +19,7 @@ from perdure.rollouts.records import (
 )
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning.listing import QueryPage, listed
 from perdure.server.lightning.protocol import (
     LightningResource,
     do_not_repeat,

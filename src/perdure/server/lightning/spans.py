@@ -6,12 +6,11 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery, NotFound, TooLarge
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning.listing import QueryPage, listed
 from perdure.server.lightning.protocol import LightningResource, ours
 from perdure.spans.records import AnySpan, Span, build_record
 

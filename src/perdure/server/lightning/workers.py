@@ -6,13 +6,12 @@ from typing import Any
 
 from perdure.client import lightning_wire as wire
 from perdure.kernel.errors import BadQuery
-from perdure.kernel.pages import QueryPage
 from perdure.rollouts.records import (
     Worker,
 )
 from perdure.server.http.routes import Call
 from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning.listing import QueryPage, listed
 from perdure.server.lightning.protocol import LightningResource, set_fields
 
 workers = LightningResource()

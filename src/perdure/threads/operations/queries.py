@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from perdure.kernel.checks import check_page
 from perdure.kernel.clock import to_seconds
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import NotFound
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import PageRequest
 from perdure.kernel.storage.filters import Clause, Listing, SortOrder, given, where
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import ENDED, LIVE, QUEUED
@@ -23,7 +22,7 @@ from perdure.threads.model import ROLLBACK, RUN, list_rollout_statuses
 from perdure.threads.operations.settle import load_runs, load_threads
 from perdure.threads.operations.states import latest_states
 from perdure.threads.operations.values import with_its_values
-from perdure.threads.records import Run, RunKind, RunStatus
+from perdure.threads.records import RunKind, RunStatus
 from perdure.threads.rows import (
     LatestAttempt,
     RunCursor,
@@ -31,7 +30,6 @@ from perdure.threads.rows import (
     StateRow,
     ThreadAnswer,
     ThreadRow,
-    row_to_run,
 )
 
 RUNS = "runs"
@@ -131,39 +129,28 @@ class RunSearch(msgspec.Struct, frozen=True):
     def order(self) -> SortOrder:
         return sql.START_ORDER if self.thread_id is None else sql.RUN_ORDER
 
+    @property
+    def request(self) -> PageRequest[Any, Place | None]:
+        return PageRequest(self.order.keyset(RUNS), self.limit, self.offset, self.place)
+
 
 def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
     """Return the search with the position that a cursor encodes."""
-    check_page(search.limit, search.offset, cursor)
-    return structs.replace(search, place=search.order.place(RUNS, cursor))
+    request = search.request.keyset.open_page(search.limit, search.offset, cursor)
+    return structs.replace(search, place=request.place)
 
 
-def build_page(page: RunPage, search: RunSearch) -> PaginatedResult[Run]:
-    """Build a page of records."""
-    return PaginatedResult(
-        items=[row_to_run(row) for row in page.rows],
-        limit=search.limit,
-        offset=search.offset,
-        total=page.total,
-        next=page.next,
-    )
-
-
-class RunPage(NamedTuple):
-    """Runs, the total if known or requested, and the cursor of the next page."""
-
-    rows: Sequence[RunRow]
-    total: int | None
-    next: str | None
+ListedRuns = tuple[Sequence[RunRow], Sequence[Any], int | None]
+"""Runs, the rows with their places in the list, and the total if known or requested."""
 
 
 @requires(NOT_OVERDUE)
-async def list_runs(tx: Tx, search: RunSearch) -> RunPage:
+async def list_runs(tx: Tx, search: RunSearch) -> ListedRuns:
     """List a page of runs, the newest first."""
     return await (_all_runs(tx, search) if search.thread_id is None else _thread_runs(tx, search))
 
 
-async def _thread_runs(tx: Tx, search: RunSearch) -> RunPage:
+async def _thread_runs(tx: Tx, search: RunSearch) -> ListedRuns:
     assert search.thread_id is not None
     statuses, outcomes = _wanted(search)
     clause = where(
@@ -179,10 +166,10 @@ async def _thread_runs(tx: Tx, search: RunSearch) -> RunPage:
     page, values = listing.page(clause, search.order, search.limit, search.offset, search.place)
     rows = await tx.all(page, **bound, **values)
     total = await _total(tx, listing, clause, search, len(rows), bound)
-    return RunPage(rows, total, search.order.cursor(RUNS, rows, search.limit))
+    return rows, rows, total
 
 
-async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
+async def _all_runs(tx: Tx, search: RunSearch) -> ListedRuns:
     """Merge the heads of each status or outcome, which an index has in the order of start times.
 
     So the time of a page does not grow with the number of runs. The total is stored if only the status of
@@ -212,7 +199,7 @@ async def _all_runs(tx: Tx, search: RunSearch) -> RunPage:
         removed = await tx.one(sql.COUNT_REMOVED_RUNS, kind=search.kind, statuses=present) if present else 0
         total = sum(counts[status] for status in present) - int(gone or 0) - int(removed or 0)
     rows = [runs[place.id] for place in places if place.id in runs]
-    return RunPage(rows, total, search.order.cursor(RUNS, places, search.limit))
+    return rows, places, total
 
 
 def _wanted(search: RunSearch) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from perdure.kernel.checks import check_filter, check_page, optional_choice, optional_id_filter
+from perdure.kernel.checks import check_filter, optional_choice, optional_id_filter
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.match import contains
-from perdure.kernel.pages import PaginatedResult
+from perdure.kernel.pages import PageRequest
 from perdure.kernel.storage.filters import Clause, Sorting, SortKey, SortOrder, given, where
 from perdure.kernel.storage.labels import few_labelled
 from perdure.kernel.storage.port import Tx
 from perdure.threads import sql
 from perdure.threads.operations.remove import THREAD
 from perdure.threads.operations.states import get_states
-from perdure.threads.records import THREAD_STATUSES, Thread
+from perdure.threads.records import THREAD_STATUSES
 from perdure.threads.rows import ThreadAnswer, ThreadRow, row_to_thread
 
 THREADS = Sorting("threads", sql.THREAD_FIELDS, SortOrder((SortKey("id", "text"),)))
@@ -51,6 +51,10 @@ class ThreadFilter(msgspec.Struct, frozen=True, kw_only=True):
     def order(self) -> SortOrder:
         return THREADS.order(self.sort_by, self.sort_order)
 
+    @property
+    def request(self) -> PageRequest[Any, Place | None]:
+        return PageRequest(self.order.keyset(THREADS.what), self.limit, self.offset, self.place)
+
 
 def check_search(search: ThreadFilter) -> None:
     """Refuse invalid statuses and filters."""
@@ -62,21 +66,8 @@ def check_search(search: ThreadFilter) -> None:
 
 def from_cursor(search: ThreadFilter, cursor: str | None) -> ThreadFilter:
     """Return the search with the position that a cursor encodes."""
-    check_page(search.limit, search.offset, cursor)
-    return structs.replace(search, place=search.order.place(THREADS.what, cursor))
-
-
-def build_page(
-    threads: Sequence[ThreadAnswer], total: int | None, search: ThreadFilter
-) -> PaginatedResult[Thread]:
-    """Build a page of records."""
-    return PaginatedResult(
-        items=[row_to_thread(*answer) for answer in threads],
-        limit=search.limit,
-        offset=search.offset,
-        total=total,
-        next=search.order.cursor(THREADS.what, [thread for thread, _ in threads], search.limit),
-    )
+    request = search.request.keyset.open_page(search.limit, search.offset, cursor)
+    return structs.replace(search, place=request.place)
 
 
 async def search_threads(tx: Tx, search: ThreadFilter) -> tuple[list[ThreadAnswer], int | None]:
