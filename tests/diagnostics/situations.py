@@ -19,7 +19,7 @@ from perdure.rollouts.records import RolloutConfig
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.service.callers import Caller
 from perdure.threads.policy import Policy
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint, Run, RunRequest

@@ -28,9 +28,8 @@ from perdure.kernel.storage.port import Tx
 from perdure.memory import tables as memory_tables
 from perdure.memory.records import NewMemoryEvent
 from perdure.outbox.operations import NewEffect, put
-from perdure.runtime.phases import ThreadPhases
 from perdure.runtime.services import Services
-from perdure.runtime.stores import open_store
+from perdure.runtime.stores import ThreadPhases, open_store
 from perdure.service.callers import Caller
 from perdure.spans import tables as span_tables
 from perdure.threads.records import RunRequest

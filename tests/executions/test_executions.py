@@ -31,7 +31,7 @@ from perdure.kernel.storage.dialect import statement
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import AttemptEnd
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.testing.clock import ManualClock
 from perdure.threads.records import Failure
 from perdure.threads.service import Threads

@@ -26,7 +26,7 @@ from perdure.executions.service import Executions
 from perdure.kernel.storage.port import Storage, Tx
 from perdure.rollouts import sql as rollout_sql
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.service.namespaces import ensure_namespace
 from perdure.threads import sql as thread_sql
 from perdure.threads.service import Threads

@@ -14,7 +14,7 @@ from perdure.messaging.inputs import TurnInputs
 from perdure.messaging.records import MessagingSession
 from perdure.messaging.service import Messaging
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.testing.clock import ManualClock
 from perdure.threads.work import Assignment
 

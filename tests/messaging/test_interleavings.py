@@ -22,7 +22,7 @@ from perdure.messaging.operations.turns import NewTurn
 from perdure.rollouts.operations.claim import Claim
 from perdure.runs.encoding import encode_finish
 from perdure.runs.operations import finish
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.threads.operations import assign
 from perdure.threads.work import Ending, Lease
 

@@ -10,7 +10,7 @@ from tests.support.kinds import KINDS, PHASES
 from perdure import phase, workflow
 from perdure.messaging.service import Messaging
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.testing.clock import ManualClock
 from perdure.threads.service import Threads
 from perdure.workflows.registry import WorkflowRegistry

@@ -22,7 +22,7 @@ from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.rollouts.model import AttemptEnd, AttemptStart, EndedRollout, Kinds, Listener
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
+from perdure.runtime.stores import ThreadPhases
 from perdure.threads.operations.settle import PHASE_KIND
 from perdure.threads.records import Failure, Interrupt, NewCheckpoint
 from perdure.threads.service import Threads

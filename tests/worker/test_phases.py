@@ -26,8 +26,7 @@ from perdure.executions.records import ExecutionDetail
 from perdure.executions.service import Executions
 from perdure.kernel.errors import InvalidInput
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ThreadPhases
-from perdure.runtime.stores import open_store
+from perdure.runtime.stores import ThreadPhases, open_store
 from perdure.sessions.envelopes import TOKENS
 from perdure.sessions.service import Sessions
 from perdure.threads.policy import Policy
@@ -35,9 +34,9 @@ from perdure.threads.service import Threads
 from perdure.threads.work import MAX_OUTPUT
 from perdure.worker.built_in import find_interpreter
 from perdure.worker.options import WorkerOptions
-from perdure.worker.outputs import bounded, format_output
+from perdure.worker.phase import bounded, format_output
 from perdure.worker.registry import Agents
-from perdure.worker.usage import parse_stop_reason
+from perdure.worker.session_writer import parse_stop_reason
 from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).parents[2]

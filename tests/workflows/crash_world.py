@@ -28,7 +28,7 @@ from perdure.messaging.service import Messaging
 from perdure.rollouts.operations import claim, report
 from perdure.runs.operations import finish
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ComposedInputs
+from perdure.runtime.stores import ComposedInputs
 from perdure.service.idempotency import once
 from perdure.testing.clock import ManualClock
 from perdure.threads.operations import assign

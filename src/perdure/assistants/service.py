@@ -34,7 +34,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.cursors import LAST, read_cursor, write_cursor
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.kernel.match import has
+from perdure.kernel.json_values import has
 from perdure.kernel.pages import ListPart, PaginatedResult
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.service.base import Service

@@ -15,7 +15,7 @@ from perdure.kernel.clock import MICROS, to_micros, to_seconds, to_seconds_or_no
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.cursors import write_cursor
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.match import COMPARISONS, has_operators
+from perdure.kernel.json_values import COMPARISONS, has_operators
 
 MAX_PATH = 1024
 MAX_KEY = 1024

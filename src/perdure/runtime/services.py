@@ -44,9 +44,8 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.workers import Workers
 from perdure.runs.queue import RunQueue
-from perdure.runtime.phases import ComposedInputs
 from perdure.runtime.private_files import state_directory
-from perdure.runtime.stores import DatabaseKinds, open_configured
+from perdure.runtime.stores import ComposedInputs, DatabaseKinds, open_configured
 from perdure.schedules.conditions import Conditions
 from perdure.schedules.cron_files import CronFiles
 from perdure.schedules.job_target import JobTarget

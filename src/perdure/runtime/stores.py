@@ -1,9 +1,9 @@
-"""The stores: in memory, in a SQLite file, on PostgreSQL."""
+"""The stores: in memory, in a SQLite file, on PostgreSQL; and the port for phases of domains."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
@@ -14,6 +14,7 @@ from perdure.approvals.tables import TABLES as APPROVAL_TABLES
 from perdure.assistants.tables import TABLES as ASSISTANT_TABLES
 from perdure.checkpoints.tables import TABLES as GRAPH_TABLES
 from perdure.eventlog.tables import TABLES as SESSION_TABLES
+from perdure.executions.model import LoadedPhases, NewPhase, PhaseInput, PhaseInputs, PhaseOrder
 from perdure.executions.operations import EXECUTIONS
 from perdure.executions.tables import TABLES as EXECUTION_TABLES
 from perdure.graph_requests.model import GRAPH_REQUEST_KIND
@@ -24,12 +25,12 @@ from perdure.jobs.tables import TABLES as JOB_TABLES
 from perdure.kernel.background import Background
 from perdure.kernel.clock import Clock
 from perdure.kernel.config import Settings, load_settings
-from perdure.kernel.errors import InvalidInput
+from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.ids import Ids
 from perdure.kernel.retention import Retention
 from perdure.kernel.signals.port import Signals
 from perdure.kernel.storage.labels import TABLES as LABEL_TABLES
-from perdure.kernel.storage.port import Storage
+from perdure.kernel.storage.port import Storage, Tx
 from perdure.kernel.storage.sqlite import SqliteStorage
 from perdure.memory.feed import MEMORY_FEED
 from perdure.memory.tables import TABLES as MEMORY_TABLES
@@ -42,11 +43,12 @@ from perdure.rollouts.service import Rollouts
 from perdure.rollouts.span_writer import Eviction
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.rollouts.tables import TABLES as ROLLOUT_TABLES
-from perdure.runtime.phases import ThreadPhases
 from perdure.schedules.tables import TABLES as SCHEDULE_TABLES
 from perdure.spans.records import Span
 from perdure.statistics.tables import TABLES as STATISTICS_TABLES
 from perdure.streams.tables import TABLES as STREAM_TABLES
+from perdure.threads.operations import phases
+from perdure.threads.operations.phases import LockedPhases
 from perdure.threads.operations.settle import PHASE_KIND, RUN_KIND
 from perdure.threads.policy import Policy
 from perdure.threads.tables import TABLES as THREAD_TABLES
@@ -54,6 +56,47 @@ from perdure.workflows.operations.advance import WORKFLOW_LOCKS
 from perdure.workflows.operations.advance import listener as workflow_listener
 from perdure.workflows.override_tables import TABLES as OVERRIDE_TABLES
 from perdure.workflows.tables import TABLES as WORKFLOW_TABLES
+
+# --- phases -----------------------------------------------------------------------------------------------
+
+
+class ComposedInputs:
+    """Renders the inputs of phases: parts of workflow runs and turns of chats."""
+
+    def __init__(self, workflows: PhaseInputs, chats: PhaseInputs) -> None:
+        self._workflows, self._chats = workflows, chats
+
+    async def render(self, ns: int, orders: Sequence[PhaseOrder]) -> Sequence[PhaseInput]:
+        """Return the input of each phase, in order."""
+        parts = [order for order in orders if order.parent is not None]
+        turns = [order for order in orders if order.parent is None]
+        part_inputs = iter(await self._workflows.render(ns, parts) if parts else ())
+        turn_inputs = iter(await self._chats.render(ns, turns) if turns else ())
+        return [next(turn_inputs if order.parent is None else part_inputs) for order in orders]
+
+
+class ThreadPhases:
+    """Implements `perdure.executions.model.PhaseStarter`."""
+
+    def __init__(self, kinds: Kinds, policy: Policy) -> None:
+        self._kinds = kinds
+        self.policy = policy
+
+    async def create(self, tx: Tx, requests: Sequence[NewPhase]) -> list[str | NotFound]:
+        return await phases.create_phases(tx, requests, self._kinds, self.policy)
+
+    async def enter(self, tx: Tx, requests: Sequence[NewPhase]) -> list[str | NotFound]:
+        return await phases.enter_phases(tx, requests, self._kinds, self.policy)
+
+    async def load(self, tx: Tx, rollout_ids: Sequence[str]) -> LockedPhases:
+        return await phases.load_phases(tx, rollout_ids, self._kinds)
+
+    async def cancel(self, tx: Tx, loaded: LoadedPhases) -> list[str]:
+        return await phases.cancel_phases(tx, cast(LockedPhases, loaded), self.policy)
+
+
+# --- stores -----------------------------------------------------------------------------------------------
+
 
 TABLES = (
     *ACCESS_TABLES,

@@ -153,7 +153,7 @@ def parse_strategy(strategy: str) -> MultitaskStrategy:
 def _request(**values: Any) -> RunRequest:
     import msgspec
 
-    from perdure.kernel.validation import explain
+    from perdure.kernel.checks import explain
     from perdure.threads.records import RunRequest
 
     try:

@@ -111,7 +111,7 @@ def dev(
     from perdure.cli.hosting.process_secrets import protect_process
     from perdure.cli.shell.output import Output
     from perdure.kernel.errors import InvalidInput
-    from perdure.runtime.embedded_worker import EmbeddedWorker
+    from perdure.runtime.components import EmbeddedWorker
 
     given = {
         "--tunnel": tunnel,

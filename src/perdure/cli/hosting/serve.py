@@ -223,7 +223,7 @@ def agents_for(settings: Settings, named: Sequence[str] | None) -> Agents:
 def _serve_supervised(settings: Settings, fd: int, lifeline: int, named: Sequence[str] | None) -> None:
     from perdure.cli.hosting import logs, server
     from perdure.cli.hosting.process_secrets import protect_process
-    from perdure.runtime.local_secret import read_local_secret
+    from perdure.runtime.private_files import read_local_secret
 
     protect_process(settings)
     logs.configure(settings)

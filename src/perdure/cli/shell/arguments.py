@@ -73,7 +73,7 @@ def parse_choice(value: str, choices: Sequence[C], option: str) -> C:
     for choice in choices:
         if choice == value:
             return choice
-    from perdure.kernel.validation import one_of
+    from perdure.kernel.checks import one_of
 
     raise typer.BadParameter(f"{option} must be {one_of(choices)}, not {value!r}")
 

@@ -122,7 +122,7 @@ class CommandTarget:
 
     def _remote(self) -> CommandConnection:
         from perdure.cli.shell.remote import Remote
-        from perdure.runtime.local_secret import read_local_secret
+        from perdure.runtime.private_files import read_local_secret
 
         url = self.url or DEFAULT_URL
         has_token = self.token or urlsplit(url).password
