@@ -25,8 +25,7 @@ from perdure.kernel.config import load_settings
 from perdure.kernel.signals.port import until
 from perdure.kernel.storage.port import Tx
 from perdure.runtime.app import App
-from perdure.runtime.components import build_components, running
-from perdure.runtime.embedded_worker import EmbeddedWorker
+from perdure.runtime.components import EmbeddedWorker, build_components, running
 from perdure.runtime.services import Services
 from perdure.runtime.stores import open_configured
 from perdure.workflows import sql

@@ -21,7 +21,7 @@ from tests.cli.command import ROOT, Server, perdure, run_here
 
 from perdure.cli.hosting.daemon import _end
 from perdure.kernel.config import Settings
-from perdure.kernel.file_lock import is_alive
+from perdure.kernel.files import is_alive
 
 AGENTS = """
 from perdure import Agents

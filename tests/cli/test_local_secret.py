@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.runtime.local_secret import LocalSecret, read_local_secret
+from perdure.runtime.private_files import LocalSecret, read_local_secret
 
 from .command import Server, run_here
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perdure import Perdure
-from perdure.cli.demo.assistant import AGENTS, GUIDE, QUESTION
+from perdure.cli.demo.scene import AGENTS, GUIDE, QUESTION
 
 from .command import Server, Terminal, perdure, run_here
 

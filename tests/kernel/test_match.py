@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.kernel.jsonpath import find, parse
-from perdure.kernel.match import contains, has, matches, satisfies
+from perdure.kernel.json_values import contains, find, has, matches, parse, satisfies
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from tests.kernel.redis_hubs import redis_client, redis_hub
 from tests.kernel.support import soon, until
 
 from perdure.kernel.signals.port import CLUSTER_REASON, Watch
-from perdure.kernel.signals.redis import RedisSignals
-from perdure.kernel.signals.redis_keys import QUEUE, READY
+from perdure.kernel.signals.redis import QUEUE, READY, RedisSignals
 from perdure.kernel.signals.shared import MAX_OUTGOING
 from perdure.testing.redis_server import RedisServer
 

@@ -13,8 +13,7 @@ from tests.kernel.support import soon, until, until_true
 from perdure import PostgresLightningStore, open_store
 from perdure.kernel.errors import InvalidInput
 from perdure.kernel.signals.port import Carrier, Watch
-from perdure.kernel.signals.redis import LIST_LENGTH, LIST_SECONDS, RedisSignals
-from perdure.kernel.signals.redis_keys import QUEUE, READY
+from perdure.kernel.signals.redis import LIST_LENGTH, LIST_SECONDS, QUEUE, READY, RedisSignals
 from perdure.rollouts.operations.work import READY_CHANNEL
 
 Pair = tuple[RedisSignals, RedisSignals]

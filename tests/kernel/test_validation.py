@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from perdure.kernel.validation import build_detail, explain, one_of, parse_place
+from perdure.kernel.checks import build_detail, explain, one_of, parse_place
 
 
 class Step(msgspec.Struct, forbid_unknown_fields=True):

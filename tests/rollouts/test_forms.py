@@ -18,7 +18,7 @@ from perdure.spans.encoding import new_span, recorded_span, spans_from
 from perdure.spans.forms import FORM, JSON, MOST_BYTES, MOST_FORMS, USED_FROM, Forms
 from perdure.spans.records import OtelResource, Span, TraceStatus
 from perdure.spans.rows import NewSpan, PartRow, SpanRecordRow
-from perdure.worker.span_queue import SpanQueue
+from perdure.worker.tracing import SpanQueue
 
 VALUES: tuple[Any, ...] = ("", "ü\n", 0, -(2**63), 2**64 - 1, 0.1, 1e300, True, [], [1, "a", False, 2.5])
 ODD: tuple[Any, ...] = (None, float("nan"), float("-inf"), "\ud800", {"deep": [{}]}, [[1]])

@@ -20,7 +20,7 @@ from perdure.kernel.config import Settings
 from perdure.kernel.errors import Conflict, InvalidInput, NotADatabase, NotFound, StorageFull
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.runtime import backups
-from perdure.runtime.backup_job import ScheduledBackup
+from perdure.runtime.backups import ScheduledBackup
 from perdure.runtime.services import Services
 
 SETTINGS = Settings()

@@ -10,9 +10,8 @@ import pytest
 from perdure.agents.context import AgentError
 from perdure.agents.processes import environment
 from perdure.kernel.config import secret_variables
-from perdure.worker.built_in import built_in_agents
-from perdure.worker.http_agent import HttpRules
-from perdure.worker.workspaces import Workspaces
+from perdure.worker.built_in import HttpRules, built_in_agents
+from perdure.worker.phase import Workspaces
 
 HOSTILE = ("", ".", "..", "../x", "a/b", "/etc", "a\\b", "a\0b", "%2e%2e", "a b", "ü", "x" * 129)
 

@@ -8,7 +8,7 @@ from tests.kernel.support import until_true
 from tests.threads.support import World
 
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.match import contains
+from perdure.kernel.json_values import contains
 from perdure.threads import service
 from perdure.threads.operations import search
 from perdure.threads.operations.search import ThreadFilter

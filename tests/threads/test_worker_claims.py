@@ -18,8 +18,8 @@ from perdure.testing.clock import ManualClock
 from perdure.threads.operations import queries
 from perdure.threads.records import RunRequest
 from perdure.threads.work import Lease
-from perdure.worker.claims import WorkerClaims
 from perdure.worker.options import WorkerOptions
+from perdure.worker.worker import WorkerClaims
 
 AGENTS = ["echo", "other"]
 

@@ -18,7 +18,7 @@ from playwright.async_api import Browser, Page, expect
 from tests.web.world import HOSTILE, TIMEOUT, Screen, World, opened, shows_well
 
 from perdure import Agents
-from perdure.runtime.embedded_worker import EmbeddedWorker
+from perdure.runtime.components import EmbeddedWorker
 from perdure.runtime.services import Services
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")

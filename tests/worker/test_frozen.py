@@ -18,8 +18,8 @@ from tests.worker.worker_support import House
 from perdure.kernel import clock
 from perdure.kernel.clock import boottime
 from perdure.threads.work import Assignment, Lease, Verdict
-from perdure.worker import execution, pulse, worker
-from perdure.worker.pulse import FROZEN_SECONDS, Pulse
+from perdure.worker import execution, health, worker
+from perdure.worker.health import FROZEN_SECONDS, Pulse
 
 LEASE = 1.0
 
@@ -37,7 +37,7 @@ class Boottime:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Boottime:
     replaced = Boottime()
-    for module in (execution, pulse, worker):
+    for module in (execution, health, worker):
         monkeypatch.setattr(module, "boottime", replaced)
     return replaced
 

@@ -24,10 +24,10 @@ from perdure.kernel.errors import AgentUnavailable, InvalidInput, NotFound, NotS
 from perdure.langgraph.descriptions import build_drawing, build_schemas, build_subgraphs, describe, fitting
 from perdure.langgraph.views import NamespaceGraphs
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import build_worker
+from perdure.runtime.components import build_worker
 from perdure.runtime.stores import open_store
 from perdure.threads.records import RunRequest
-from perdure.worker import graph_requests, pulse
+from perdure.worker import graph_requests, health
 from perdure.worker.registry import Agents, make_agent
 
 
@@ -142,7 +142,7 @@ async def test_a_frozen_worker_does_not_begin_a_request_after_its_lease(
         frozen[0] += 60.0 * len(claimed)
         return claimed
 
-    for module in (graph_requests, pulse):
+    for module in (graph_requests, health):
         monkeypatch.setattr(module, "boottime", lambda: boottime() + frozen[0])
     monkeypatch.setattr(service.GraphRequests, "claim", freezing)
     # The pending claim is the one before the freeze.

@@ -17,7 +17,7 @@ from perdure.checkpoints.service import StoredCheckpoints as GraphService
 from perdure.client.run_queue import RemoteRunQueue
 from perdure.embedding.perdure import Perdure
 from perdure.kernel.errors import NotFound, StorageUnavailable
-from perdure.runtime.embedded_worker import build_worker
+from perdure.runtime.components import build_worker
 from perdure.runtime.stores import open_store
 from perdure.threads.policy import Policy
 from perdure.threads.records import RunCommand, RunRequest

@@ -35,9 +35,9 @@ from perdure.threads.service import Threads
 from perdure.threads.work import MAX_OUTPUT
 from perdure.worker.built_in import find_interpreter
 from perdure.worker.options import WorkerOptions
-from perdure.worker.outputs import bounded, format_output
+from perdure.worker.phase import bounded, format_output
 from perdure.worker.registry import Agents
-from perdure.worker.usage import parse_stop_reason
+from perdure.worker.session_writer import parse_stop_reason
 from perdure.worker.worker import RunWorker
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from tests.worker.worker_support import House
 
 from perdure.agents.context import Retriable
 from perdure.streams.model import NewEvent
-from perdure.worker import emitter, replay
-from perdure.worker.replay import Replay
+from perdure.worker import emitter
+from perdure.worker.emitter import Replay
 
 
 @pytest.fixture
@@ -292,11 +292,11 @@ def event(number: int, size: int = 1) -> NewEvent:
 
 
 def test_what_is_held_is_bounded() -> None:
-    for count, size in ((3 * replay.MAX_HELD, 1), (30, replay.MAX_BYTES // 4)):
+    for count, size in ((3 * emitter.MAX_HELD, 1), (30, emitter.MAX_HELD_BYTES // 4)):
         replaying = Replay({"s": 1}, 5)
         for number in range(count):
             assert not replaying.is_new(event(number, size))
         held = replaying.end()
-        assert 0 < len(held) <= replay.MAX_HELD
-        assert sum(len(each.body) for each in held) <= 2 * replay.MAX_BYTES
+        assert 0 < len(held) <= emitter.MAX_HELD
+        assert sum(len(each.body) for each in held) <= 2 * emitter.MAX_HELD_BYTES
         assert held[-1] == event(count - 1, size)

@@ -9,7 +9,7 @@ import pytest
 from perdure import InMemoryLightningStore, Span
 from perdure.agents.records import RecordedSpan
 from perdure.kernel.errors import InvalidInput, StorageUnavailable
-from perdure.worker.span_queue import SpanQueue
+from perdure.worker.tracing import SpanQueue
 
 
 class FlakyStore(InMemoryLightningStore):

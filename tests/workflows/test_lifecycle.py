@@ -12,7 +12,7 @@ from tests.workflows.support import Done, WorkflowWorld, workflow
 
 from perdure.approvals.model import Decision
 from perdure.cli.commands.workflow_watch import drawing
-from perdure.cli.shell.times import parse_moment
+from perdure.cli.shell.output import parse_moment
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
 from perdure.kernel.storage.port import Tx
 from perdure.schedules.model import FiringRequest

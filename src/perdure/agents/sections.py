@@ -22,8 +22,8 @@ from perdure.agents.loading import find_problems, graphs_file, import_target, pr
 from perdure.agents.project import explain_failure
 from perdure.items.records import ItemPolicy
 from perdure.items.vectors import ItemIndex
+from perdure.kernel.checks import explain
 from perdure.kernel.errors import InvalidInput, PerdureError
-from perdure.kernel.validation import explain
 from perdure.outbox.webhooks.urls import MAX_URL, UrlPolicy
 
 OURS: Final = frozenset(

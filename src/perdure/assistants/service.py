@@ -33,7 +33,7 @@ from perdure.kernel.checks import (
 )
 from perdure.kernel.cursors import LAST
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound
-from perdure.kernel.match import has
+from perdure.kernel.json_values import has
 from perdure.kernel.pages import Keyset, PaginatedResult, Part
 from perdure.kernel.storage.labels import encode_metadata
 from perdure.service.base import Service

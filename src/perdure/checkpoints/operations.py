@@ -15,8 +15,8 @@ import msgspec
 from perdure.checkpoints import model, sql
 from perdure.checkpoints.model import KnownCheckpoint, Range, piece_key
 from perdure.checkpoints.packs import PackedCheckpoint, read_pack, unpacked
+from perdure.checkpoints.queries import Place, store_all_states, store_states
 from perdure.checkpoints.records import GraphPut, Piece, PruneStrategy
-from perdure.checkpoints.references import Place, store_all_states, store_states
 from perdure.checkpoints.rows import (
     CheckpointThreadRow,
     EncodedChanges,

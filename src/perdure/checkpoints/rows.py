@@ -13,7 +13,7 @@ import msgspec
 from perdure.checkpoints.model import Range, check_put, check_writes
 from perdure.checkpoints.records import GraphChanges, GraphPut, GraphTuple, GraphValue, GraphWrite, Version
 from perdure.kernel.codec import decode_json, encode_json
-from perdure.kernel.match import has
+from perdure.kernel.json_values import has
 
 
 class CheckpointThreadRow(NamedTuple):

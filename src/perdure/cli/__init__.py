@@ -10,9 +10,8 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException
 
-from perdure.cli.shell.lazy import lazy_group
+from perdure.cli.shell.lazy import lazy_group, use_quick_params
 from perdure.cli.shell.output import NOT_FOUND, print_error, wants_json
-from perdure.cli.shell.quick import use_quick_params
 from perdure.kernel.errors import DatabaseOwned, NotFound, PerdureError, Unauthorized, Unreachable
 from perdure.kernel.version import VERSION
 
@@ -34,7 +33,7 @@ PANELS: dict[str, dict[str, str]] = {
         "restart": HOSTING + "daemon:restart",
         "status": HOSTING + "daemon:status",
         "worker": COMMANDS + "workers:app",
-        "store": HOSTING + "store:store",
+        "store": HOSTING + "serve:store",
         "demo": "perdure.cli.demo.command:demo",
     },
     "Agents and runs": {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from perdure.approvals.model import APPROVAL
-from perdure.kernel.connection import CONNECTION
-from perdure.kernel.lifecycle import DAEMON
+from perdure.kernel.lifecycle import CONNECTION, DAEMON
 from perdure.memory.nodes import TOC_NODE
 from perdure.outbox.model import EFFECT, EFFECT_VIEW
 from perdure.rollouts.model import ATTEMPT, ROLLOUT, WORKER

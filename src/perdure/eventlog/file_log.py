@@ -50,7 +50,7 @@ from perdure.eventlog.port import (
     get_idle_cursor,
 )
 from perdure.kernel.errors import InvalidInput, StorageClosed, StorageUnavailable
-from perdure.kernel.folders import make_folder, sync_folder
+from perdure.kernel.files import make_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from perdure.checkpoints.records import GraphChanges, GraphState, GraphSteps
 from perdure.checkpoints.service import StoredCheckpoints
-from perdure.importing.checkpoints import SourceCheckpoint, SourceWrite
+from perdure.importing.checkpoints import SourceCheckpoint, SourceWrite, SplitCheckpoint, split_parts
 from perdure.importing.records import ImportReport
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
 from perdure.kernel.storage.postgres_foreign import Fetch
 from perdure.langgraph.revival import strict_serializer
-from perdure.langgraph.splitting import SplitCheckpoint, split_parts
 from perdure.langgraph.wire import interrupts_in
 from perdure.threads.service import Threads
 

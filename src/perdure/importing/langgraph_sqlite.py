@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from perdure.importing.checkpoints import SourceCheckpoint, SourceWrite
+from perdure.importing.checkpoints import SourceCheckpoint, SourceWrite, split_checkpoint
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.langgraph.splitting import split_checkpoint
 
 _TABLES: Final = "SELECT name FROM sqlite_master WHERE name IN ('checkpoints', 'writes')"
 _PLACES: Final = "SELECT DISTINCT thread_id, checkpoint_ns FROM checkpoints ORDER BY thread_id, checkpoint_ns"

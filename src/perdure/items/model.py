@@ -14,7 +14,7 @@ from perdure.kernel.checks import check_text
 from perdure.kernel.clock import MICROS, to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.match import COMPARISONS, has_operators
+from perdure.kernel.json_values import COMPARISONS, has_operators
 from perdure.kernel.pages import Keyset
 
 MAX_PATH = 1024

@@ -48,7 +48,7 @@ from perdure.kernel.checks import (
 from perdure.kernel.clock import to_micros
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.kernel.match import matches
+from perdure.kernel.json_values import matches
 from perdure.kernel.pages import Keyset, Part
 from perdure.kernel.storage.port import Storage
 from perdure.service.base import Service

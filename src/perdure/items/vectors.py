@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.items.model import ItemVectorRow, ValuedVectorRow
-from perdure.kernel import jsonpath
+from perdure.kernel import json_values
 from perdure.kernel.vectors import Embedder, Vector, nearness
 
 Name = tuple[str, str]
@@ -24,7 +24,7 @@ def texts_at(value: Any, path: str) -> list[str]:
     """Return the texts at a path in order: objects and lists as JSON, other values by `str`."""
     if path in ("", WHOLE):
         return [_encode(value)]
-    parts = jsonpath.find(value, jsonpath.parse(path))
+    parts = json_values.find(value, json_values.parse(path))
     return [
         _encode(part) if isinstance(part, dict | list) else str(part) for part in parts if part is not None
     ]

@@ -18,9 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from perdure.kernel.checks import MAX_TEXT, check_text
+from perdure.kernel.checks import MAX_TEXT, build_detail, check_text, parse_place
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import build_detail, parse_place
 
 __all__ = ["Secret", "SecretKey", "Settings", "arguments_of", "load_settings", "mask_url", "reload_settings"]
 

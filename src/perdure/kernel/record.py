@@ -16,9 +16,9 @@ import msgspec
 from msgspec import convert
 from msgspec.structs import asdict
 
+from perdure.kernel.checks import build_detail, explain, parse_place
 from perdure.kernel.codec import EncodedByFields, decode_json, encode_json
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import build_detail, explain, parse_place
 
 __all__ = [
     "CheckedRecord",

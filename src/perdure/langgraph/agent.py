@@ -18,10 +18,9 @@ from perdure.agents.functions import format_reason
 from perdure.agents.records import AgentSpec
 from perdure.langgraph.codec import GraphCodec
 from perdure.langgraph.factory import EXECUTION, FactoryContext, GraphFactory
-from perdure.langgraph.memory import enter_run
 from perdure.langgraph.saver import RunSaver
 from perdure.langgraph.shapes import input_schema
-from perdure.langgraph.store import ItemStore
+from perdure.langgraph.store import ItemStore, enter_run
 from perdure.langgraph.stream import check_modes, stream
 
 CONFIG_KEYS = ("tags", "run_name", "max_concurrency", "recursion_limit")

@@ -12,9 +12,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from perdure.agents.context import AgentError
 from perdure.kernel.errors import InvalidInput
-from perdure.langgraph.declared_types import build_serializer
 from perdure.langgraph.detect import is_builder, is_graph, names_runtime
-from perdure.langgraph.revival import own_types
+from perdure.langgraph.revival import build_serializer, own_types
 
 Access = Literal["threads.create_run", "threads.update", "threads.read", "assistants.read"]
 """Purpose for which a factory creates a graph."""

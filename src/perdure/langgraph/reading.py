@@ -31,9 +31,8 @@ from perdure.graph_requests.records import (
 )
 from perdure.kernel.errors import BadRequest, NotFound, PerdureError
 from perdure.langgraph.agent import GraphAgent, build_command, with_checkpointer
-from perdure.langgraph.codec import GraphCodec, build_config, parse_config
+from perdure.langgraph.codec import GraphCodec, build_config, decode_legacy, parse_config
 from perdure.langgraph.factory import Access, FactoryContext
-from perdure.langgraph.legacy import decode_legacy
 from perdure.langgraph.saver import START, GraphSaver, Written, final_state, get_output_channels, next_nodes
 from perdure.langgraph.wire import build_state, get_checkpoint, plain
 

@@ -1,10 +1,14 @@
-"""LangGraph's store over perdure's items, local or remote. Needs `perdure[langgraph]`."""
+"""LangGraph's store over perdure's items, local or remote, and the memory of the run that executes a graph.
+
+Needs `perdure[langgraph]`. Tools that are created before the run get its memory from a context variable.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.store.base import (
     BaseStore,
@@ -20,6 +24,7 @@ from langgraph.store.base import (
 from langgraph.store.base import Item as LangGraphItem
 from msgspec import UNSET
 
+from perdure.agents.context import Context, MemorySearch
 from perdure.items.records import (
     DeleteItem,
     GetItem,
@@ -125,3 +130,27 @@ def _fields(item: Item) -> dict[str, Any]:
         "created_at": datetime.fromtimestamp(item.created_at, UTC),
         "updated_at": datetime.fromtimestamp(item.updated_at, UTC),
     }
+
+
+# --- memory of the run ------------------------------------------------------------------------------------
+
+
+class RunMemory(NamedTuple):
+    """Memory that a tool searches in a run, and a way to wait in a thread without an event loop."""
+
+    memory: MemorySearch
+    wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
+
+
+_current: ContextVar[RunMemory | None] = ContextVar("perdure_run_memory", default=None)
+
+
+def enter_run(ctx: Context) -> None:
+    """Let tools in this task and its child tasks search the memory of a run."""
+    if ctx.memory is not None and ctx.items is not None:
+        _current.set(RunMemory(ctx.memory, ctx.items.wait))
+
+
+def memory_of_run() -> RunMemory | None:
+    """Return the memory of the current run; None outside of a run."""
+    return _current.get()

@@ -30,7 +30,7 @@ from perdure.langgraph.views import NamespaceGraphs
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.runtime.backup_job import ScheduledBackup
+from perdure.runtime.backups import ScheduledBackup
 from perdure.runtime.reloads import Reloads
 from perdure.runtime.services import Services
 from perdure.runtime.tls import SETTINGS as TLS_SETTINGS

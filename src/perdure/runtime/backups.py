@@ -1,27 +1,30 @@
-"""Backups: a database and its session logs in one file, from and for either engine.
+"""Backups: a database and its session logs in one file, from and for either engine; and scheduled backups.
 
-A backup shows one moment, and is checked before it gets its final name. It does not contain the workspaces of
-workflow runs.
+A job of the server writes scheduled backups, and keeps the latest files in a directory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from perdure.eventlog.moving import logs_to_files, logs_to_tables
+from perdure.jobs.model import JobContext
 from perdure.kernel import errors
 from perdure.kernel.clock import to_micros
 from perdure.kernel.config import Settings, mask_url
 from perdure.kernel.record import Record
 from perdure.kernel.storage import backup_file
 from perdure.kernel.storage.ownership import Ownership, find_owner
+from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.schema import Schema, Table
 from perdure.kernel.storage.sqlite_backup import (
     Progress,
@@ -32,6 +35,7 @@ from perdure.kernel.storage.sqlite_backup import (
     no_progress,
     sync,
 )
+from perdure.runtime.services import state_folder
 from perdure.runtime.stores import TABLES, sqlite_file
 
 SESSIONS = "agent-sessions"
@@ -231,3 +235,43 @@ async def _restore_postgres(backup: Path, dsn: str) -> None:
             await load(dsn, schema, lambda table: backup_file.read_rows(connection, table))
         finally:
             connection.close(True)
+
+
+# --- scheduled backups ------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger(__name__)
+
+BACKUP_JOB = "backup"
+BACKUP_SECONDS = 6 * 3600.0
+"""Maximum seconds of a backup."""
+
+
+class ScheduledBackup:
+    """Backs up the server's database. It is registered if `backup_schedule` is set."""
+
+    def __init__(self, storage: Storage, settings: Settings) -> None:
+        self._settings = settings
+        self.folder = Path(settings.backup_dir or state_folder(settings, storage) / "backups")
+        self.success_time: float | None = None
+        """When this process last finished a backup, in epoch seconds."""
+
+    async def run(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a backup, then delete the oldest ones beyond `backup_keep`."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        backup = await make_backup(
+            self._settings.database_url, self.folder / f"perdure-{stamp}.backup", self._settings
+        )
+        self.success_time = time.time()
+        removed = self._remove_old()
+        logger.info("backup %s: %.1f MB; %d old ones were removed", backup.path, backup.bytes / 1e6, removed)
+        return {"path": backup.path, "bytes": backup.bytes, "removed": removed}
+
+    def _remove_old(self) -> int:
+        # The names sort by time.
+        backups = sorted(self.folder.glob("perdure-*.backup"))
+        old = backups[: max(len(backups) - self._settings.backup_keep, 0)]
+        for path in old:
+            path.unlink()
+        return len(old)

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from perdure.kernel.errors import StartRefused
-from perdure.kernel.file_lock import is_alive, is_locked, lock
+from perdure.kernel.files import is_alive, is_locked, lock
 from perdure.kernel.lifecycle import STARTING, STOPPED
 from perdure.kernel.storage.ownership import Owner, find_owner
 from perdure.runtime.private_files import make_private, runtime_directory, write_private

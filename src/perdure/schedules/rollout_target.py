@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from perdure.kernel.checks import explain
 from perdure.kernel.errors import InvalidInput, PerdureError
 from perdure.kernel.storage.port import Tx
-from perdure.kernel.validation import explain
 from perdure.rollouts import encoding
 from perdure.rollouts.model import ENDED, SUCCEEDED, TASK, Kinds
 from perdure.rollouts.operations.enqueue import NewRollout, enqueue

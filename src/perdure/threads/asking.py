@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from perdure.kernel.checks import explain
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import explain
 from perdure.streams.model import StreamEvent
 from perdure.threads.records import (
     IfNotExists,

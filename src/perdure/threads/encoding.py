@@ -11,7 +11,7 @@ import msgspec
 from perdure.checkpoints.packs import encode_packed, superseded
 from perdure.checkpoints.records import GraphState, GraphSteps
 from perdure.checkpoints.rows import encode_changes
-from perdure.checkpoints.texts import decode_keys, encode_keys
+from perdure.checkpoints.view import decode_keys, encode_keys
 from perdure.kernel.checks import (
     check_choice,
     check_id,

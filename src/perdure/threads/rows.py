@@ -9,8 +9,7 @@ import msgspec
 
 from perdure.assistants.model import AssistantRow
 from perdure.checkpoints.rows import CheckpointWithValues, row_to_graph_tuple
-from perdure.checkpoints.texts import decode_keys
-from perdure.checkpoints.view import state_values
+from perdure.checkpoints.view import decode_keys, state_values
 from perdure.kernel.clock import to_seconds, to_seconds_or_none
 from perdure.kernel.codec import decode_json, encode_json, encode_wire
 from perdure.outbox.webhooks.urls import mask_target

@@ -34,7 +34,7 @@ from perdure.items.records import ItemOp, ItemResult
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.config import load_settings
 from perdure.kernel.errors import InvalidInput, NotSupported
-from perdure.kernel.garbage import settle_garbage_collector
+from perdure.kernel.lifecycle import settle_garbage_collector
 from perdure.memory.records import SearchResult
 from perdure.rollouts.resources import validate_resources
 from perdure.sessions import envelopes

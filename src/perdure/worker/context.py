@@ -46,8 +46,7 @@ from perdure.sessions import envelopes
 from perdure.streams.model import CONTROL, METADATA, VALUES, NewEvent, Shown
 from perdure.threads.records import Checkpoint, Interrupt, NewCheckpoint
 from perdure.threads.work import Assignment, Lease
-from perdure.worker.emitter import Emitter
-from perdure.worker.replay import Replay
+from perdure.worker.emitter import Emitter, Replay
 from perdure.worker.session_writer import SessionWriter
 from perdure.worker.tracing import Tracing
 

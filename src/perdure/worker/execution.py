@@ -30,12 +30,10 @@ from perdure.worker.context import RunContext
 from perdure.worker.emitter import Emitter, keep_last
 from perdure.worker.isolation import AgentEnd, AgentJob, AgentLoops
 from perdure.worker.options import WorkerOptions
-from perdure.worker.phase import PhaseWork, build_phase
+from perdure.worker.phase import PhaseWork, Workspaces, build_phase
 from perdure.worker.retry_policy import RetryPolicy, build_failure
 from perdure.worker.session_writer import SessionWriter
-from perdure.worker.span_queue import SpanQueue
-from perdure.worker.tracing import Tracing
-from perdure.worker.workspaces import Workspaces
+from perdure.worker.tracing import SpanQueue, Tracing
 
 if TYPE_CHECKING:
     from perdure.worker.registry import Agents

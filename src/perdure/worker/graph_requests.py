@@ -20,8 +20,8 @@ from perdure.langgraph.descriptions import GRAPH, describe
 from perdure.runs.queue import RunQueue
 from perdure.threads.work import Lease
 from perdure.worker.context import CallInControlLoop, RunItems
+from perdure.worker.health import Pulse
 from perdure.worker.isolation import AgentEnd, AgentJob
-from perdure.worker.pulse import Pulse
 
 if TYPE_CHECKING:
     from perdure.agents.records import AgentDescription

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -13,12 +17,134 @@ from perdure.agents.processes import NOT_STARTED
 from perdure.agents.records import PhaseContext
 from perdure.checkpoints.records import GraphState
 from perdure.executions.model import FATAL, SUCCESS
-from perdure.kernel.codec import decode_json
+from perdure.kernel.codec import decode_json, encode_json
+from perdure.kernel.errors import InvalidInput
+from perdure.kernel.files import make_folder
+from perdure.sessions.transcripts.values import blocks, joined
 from perdure.threads.records import Failure
-from perdure.threads.work import Assignment, Ending
-from perdure.worker.outputs import bounded, format_question, safe_output
+from perdure.threads.work import MAX_OUTPUT, Assignment, Ending
 from perdure.worker.session_writer import SessionWriter
-from perdure.worker.workspaces import Workspaces
+
+# --- outputs ----------------------------------------------------------------------------------------------
+
+
+MARK: Final = 64
+"""Room for the truncation mark."""
+_ASSISTANTS: Final = frozenset({"assistant", "ai", "AIMessage", "AIMessageChunk"})
+
+
+def format_output(values: Any) -> str:
+    """Convert the return value of an agent to a text.
+
+    A text is the output. For an object with messages it is the last text of the assistant, for an object with
+    `output` that value. Other values become JSON.
+    """
+    if values is None:
+        return ""
+    if isinstance(values, str):
+        return values
+    if isinstance(values, Mapping):
+        text = _find_last_text(values.get("messages"))
+        if text is not None:
+            return text
+        if "output" in values:
+            return format_output(values["output"])
+    return encode_json(values, what="the output", nan="keep")
+
+
+def _find_last_text(messages: Any) -> str | None:
+    """Return the last text of the assistant in a list of messages of any library."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return None
+    for message in reversed(messages):
+        role = _field(message, "role") or _field(message, "type") or type(message).__name__
+        if role in _ASSISTANTS:
+            text = _text(_field(message, "content"))
+            if text:
+                return text
+    return None
+
+
+def _field(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
+
+
+def _text(content: Any) -> str:
+    return joined(block.get("text") for block in blocks(content) if block.get("type") in (None, "text"))
+
+
+def format_question(interrupts: Sequence[Any]) -> str:
+    """Return the first question of a phase that is not empty."""
+    for interrupt in interrupts:
+        value = _field(interrupt, "value")
+        if isinstance(value, Mapping) and isinstance(value.get("question"), str):
+            return str(value["question"])
+        if value not in (None, ""):
+            return format_output(value)
+    return ""
+
+
+def bounded(text: str) -> str:
+    """Cut a text to 1 MiB, and replace what databases refuse. A cut text ends with the missing length."""
+    clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    data = clean.encode("utf-8", "replace")
+    if len(data) <= MAX_OUTPUT:
+        return data.decode()
+    kept = data[: MAX_OUTPUT - MARK].decode("utf-8", "ignore")
+    return f"{kept}\n…[truncated {len(clean) - len(kept)} chars]"
+
+
+def safe_output(values: Any) -> str:
+    """Convert the return value of an agent to a bounded text; use `repr` for a value without JSON."""
+    try:
+        return bounded(format_output(values))
+    except InvalidInput:
+        return bounded(repr(values))
+
+
+# --- workspaces -------------------------------------------------------------------------------------------
+
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+class Workspaces:
+    """Workspaces in a folder. Later phases and retries of a run use the same workspace."""
+
+    def __init__(self, root: str | os.PathLike[str] | None) -> None:
+        self._root = None if root is None else Path(root).absolute()
+
+    def path(self, workflow_run_id: str) -> str | None:
+        """Return the path of a run's workspace, which need not exist; None if there is no folder for them."""
+        return None if self._root is None else str(self._root / _checked(workflow_run_id))
+
+    def open(self, workflow_run_id: str) -> str:
+        """Create the workspace of a run if it is missing, and return it; AgentError if it cannot be used."""
+        name = _checked(workflow_run_id)
+        if self._root is None:
+            raise AgentError("this worker has no folder for workspaces: set PERDURE_STATE_DIR")
+        folder = self._root / name
+        try:
+            make_folder(folder, self._root)
+            status = folder.lstat()
+        except OSError as error:
+            raise AgentError(f"the workspace cannot be created: {error.strerror}") from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise AgentError("the workspace is not a directory: a link has its name")
+        # Root gives the workspace to the user of its commands.
+        if hasattr(os, "geteuid") and os.geteuid() not in (0, status.st_uid):
+            raise AgentError("the workspace belongs to another user")
+        return str(folder)
+
+
+def _checked(workflow_run_id: str) -> str:
+    if not _RUN_ID.fullmatch(workflow_run_id):
+        raise AgentError("the id of the workflow run cannot be the name of a directory")
+    return workflow_run_id
+
+
+# --- phases -----------------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """The worker: claims runs, renews their leases, executes their agents and reports the results.
 
-Claiming, renewing and reporting happen in a separate event loop, which no agent can block.
+Claiming, renewing and reporting happen in a separate event loop, which no agent can block. A claim is
+repeated at once while there may be more runs, otherwise after a hint.
 """
 
 from __future__ import annotations
@@ -25,24 +26,83 @@ from perdure.kernel.retry import LONGEST_PAUSE, Backoff, retry_until
 from perdure.memory.service import Memory
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.service import Rollouts
+from perdure.runs.claimer import Claimer
 from perdure.runs.queue import RunQueue
 from perdure.threads.work import Assignment, Lease
-from perdure.worker.built_in import built_in_agents
-from perdure.worker.claims import Lane, WorkerClaims
+from perdure.worker.built_in import HttpRules, built_in_agents
 from perdure.worker.execution import HANDED_BACK, LOST, SHUTDOWN, AttemptExecution, WorkerDeps
 from perdure.worker.graph_requests import GraphRequestLoop
-from perdure.worker.http_agent import HttpRules
+from perdure.worker.health import BEAT_SECONDS, Pulse, QueueStats, Statistics
 from perdure.worker.isolation import AgentLoops
 from perdure.worker.options import ASYNC_RUNS, WorkerOptions
-from perdure.worker.pulse import BEAT_SECONDS, Pulse
+from perdure.worker.phase import Workspaces
 from perdure.worker.retry_policy import RetryPolicy
-from perdure.worker.span_queue import SpanQueue
-from perdure.worker.worker_stats import QueueStats, Statistics
-from perdure.worker.workspaces import Workspaces
+from perdure.worker.tracing import SpanQueue
 
 if TYPE_CHECKING:
     from perdure.agents.context import Agent
     from perdure.worker.registry import Agents
+
+# --- claims -----------------------------------------------------------------------------------------------
+
+
+class Lane:
+    """Slots that some agents of a worker share, so that they do not wait for runs of other agents."""
+
+    def __init__(self, names: Callable[[], list[str]], slots: int) -> None:
+        self.names = names
+        """Returns the names of these agents."""
+        self.slots = slots
+        self.executing: set[str] = set()
+        """Attempts that occupy a slot."""
+        self.freed = asyncio.Event()
+
+    def free(self) -> int:
+        """Return how many more runs the lane can take."""
+        return self.slots - len(self.executing)
+
+
+class WorkerClaims:
+    """Claims of one worker, in its event loop.
+
+    The claimer exists from before a claim until the worker is full. So a hint between two claims is not lost,
+    and a full worker takes no hint from other workers.
+    """
+
+    def __init__(self, queue: RunQueue, options: WorkerOptions) -> None:
+        self._queue = queue
+        self._options = options
+        self._claimer: Claimer | None = None
+        self._agents: Sequence[str] = ()
+
+    async def next(self, agents: Sequence[str], free: Callable[[], int]) -> list[Assignment]:
+        """Wait for runs of these agents, and return up to `free()`; none after the polling interval."""
+        options, assignments = self._options, None
+        if self._claimer is not None and agents == self._agents:
+            assignments = await self._claimer.next(free, options.interval)
+        else:
+            self.close()
+            self._claimer = self._queue.claimer(options.worker_id, agents, options.queues)
+            self._agents = agents
+        if self._claimer is None:
+            return await self._queue.claim(
+                options.worker_id, agents, free(), options.interval, options.queues
+            )
+        if assignments is None:
+            assignments = await self._claimer.claim(free())
+        if free() <= len(assignments):
+            self.close()
+        return assignments
+
+    def close(self) -> None:
+        """Stop watching for hints; the next call claims at once."""
+        if self._claimer is not None:
+            self._claimer.close()
+            self._claimer = None
+
+
+# --- the worker -------------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 

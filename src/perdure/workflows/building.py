@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from perdure.kernel.checks import explain
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import explain
 from perdure.workflows.definition import Phase, Workflow
 from perdure.workflows.loading import from_python
 

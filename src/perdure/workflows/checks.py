@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from perdure.kernel.checks import one_of
 from perdure.kernel.cron import check_expression, check_timezone
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.validation import one_of
 from perdure.workflows import expressions, templates
 from perdure.workflows.bash_rules import RefusedValue
 from perdure.workflows.definition import COMMANDS, Cron, Phase, Workflow

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from perdure.kernel.validation import explain, parse_place
+from perdure.kernel.checks import explain, parse_place
 from perdure.workflows.checks import FileMistake
 from perdure.workflows.definition import Cron, Workflow
 

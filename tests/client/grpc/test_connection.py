@@ -28,9 +28,9 @@ from perdure.client.grpc.errors import (
 from perdure.client.tls import ClientTls
 from perdure.errors import InvalidInput, Unauthorized
 from perdure.kernel.config import SecretKey
-from perdure.kernel.connection import CONNECTION, STATES
 from perdure.kernel.errors import PerdureError, StorageClosed, StorageUnavailable
 from perdure.kernel.ids import RandomIds, ulid
+from perdure.kernel.lifecycle import CONNECTION, STATES
 from perdure.memory.records import NewMemoryEvent
 
 SECRET = SecretKey("a-key-of-some-length")

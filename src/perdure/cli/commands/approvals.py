@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import optional_choice
 from perdure.cli.shell.ids import id_argument, id_option
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
-from perdure.cli.shell.output import ago, in_time, printable, shorten
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    LimitOption,
+    duration,
+    flag,
+    optional_choice,
+    text,
+)
+from perdure.cli.shell.output import ago, in_time, parse_moment, printable, seconds_of_or_none, shorten
 from perdure.cli.shell.results import listing, pages, showing
-from perdure.cli.shell.times import parse_moment, seconds_of_or_none
 
 if TYPE_CHECKING:
     from perdure.approvals.model import Approval

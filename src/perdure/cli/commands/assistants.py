@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import parse_metadata, parse_object
 from perdure.cli.shell.ids import complete_agent, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -19,6 +18,8 @@ from perdure.cli.shell.options import (
     YesOption,
     name_argument,
     number,
+    parse_metadata,
+    parse_object,
     text,
 )
 from perdure.cli.shell.output import ago, shorten

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.cli.shell.arguments import confirm
-from perdure.cli.shell.options import CommandContext, flag
+from perdure.cli.shell.options import CommandContext, confirm, flag
 
 if TYPE_CHECKING:
     from perdure.retention.records import Verification

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choice
-from perdure.cli.shell.options import JsonOption
+from perdure.cli.shell.options import JsonOption, parse_choice
 from perdure.cli.shell.output import print_json
 
 SHELLS = ("bash", "zsh", "fish")

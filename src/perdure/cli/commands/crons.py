@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from perdure.cli.commands.runs import InputArgument, parse_strategy
-from perdure.cli.shell.arguments import parse_choice, parse_metadata, parse_object, read_input
 from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -21,6 +20,10 @@ from perdure.cli.shell.options import (
     YesOption,
     duration,
     flag,
+    parse_choice,
+    parse_metadata,
+    parse_object,
+    read_input,
     text,
 )
 from perdure.cli.shell.output import ago, human_duration, in_time, shorten

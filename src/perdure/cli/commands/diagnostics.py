@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.ids import EXPLAINED, id_argument
-from perdure.cli.shell.options import CommandContext, client_command, duration, flag, number, text
+from perdure.cli.shell.options import (
+    CommandContext,
+    client_command,
+    duration,
+    flag,
+    number,
+    parse_choice,
+    text,
+)
 from perdure.cli.shell.output import cost_text, facts_table, human_duration, parse_duration, shorten
 from perdure.cli.shell.results import listing, showing
 from perdure.kernel.errors import PerdureError, Unauthorized

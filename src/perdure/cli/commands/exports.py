@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, get_args
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choice
-from perdure.cli.shell.options import CommandContext, duration, number, text
+from perdure.cli.shell.options import CommandContext, duration, number, parse_choice, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

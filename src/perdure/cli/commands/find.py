@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import LAST
-from perdure.cli.shell.options import CommandContext, client_command, number, text
+from perdure.cli.shell.options import CommandContext, client_command, number, parse_choices, text
 from perdure.cli.shell.output import NOT_FOUND, ago
 from perdure.cli.shell.results import listing
 

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import parse_object, read_input
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, number, text
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    LimitOption,
+    duration,
+    number,
+    parse_object,
+    read_input,
+    text,
+)
 from perdure.cli.shell.output import ago, human_duration, shorten
 from perdure.cli.shell.results import listing, more_hint, pages, showing
 

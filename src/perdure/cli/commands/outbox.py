@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import optional_choice
 from perdure.cli.shell.ids import EXPLAINED, id_argument, id_option
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, optional_choice, text
 from perdure.cli.shell.output import ago, in_time, shorten
 from perdure.cli.shell.results import listing, pages, showing
 

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choice
 from perdure.cli.shell.ids import complete_schedule, complete_workflow
-from perdure.cli.shell.options import CommandContext, CommandGroup, flag, name_argument, text
-from perdure.cli.shell.output import ago
+from perdure.cli.shell.options import CommandContext, CommandGroup, flag, name_argument, parse_choice, text
+from perdure.cli.shell.output import ago, parse_moment
 from perdure.cli.shell.results import listing
-from perdure.cli.shell.times import parse_moment
 
 if TYPE_CHECKING:
     from perdure.cli.shell.target import CommandConnection

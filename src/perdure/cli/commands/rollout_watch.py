@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from perdure import AttemptedRollout, Rollout, is_finished
-from perdure.cli.shell.changes import hints
 from perdure.cli.shell.output import STYLES, TIMED_OUT, Output, print_error, warn
-from perdure.cli.shell.target import CommandConnection
+from perdure.cli.shell.target import CommandConnection, hints
 from perdure.kernel.errors import NotFound, Unreachable
 from perdure.rollouts.records import ROLLOUT_STATUSES, RolloutStatus
 

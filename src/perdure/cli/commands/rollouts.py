@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import confirm, parse_choices, parse_json, read_inputs
 from perdure.cli.shell.ids import ROLLOUTS, complete_queue, id_argument, id_option, part_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -17,9 +16,13 @@ from perdure.cli.shell.options import (
     MetadataOption,
     TimeoutOption,
     YesOption,
+    confirm,
     duration,
     flag,
     number,
+    parse_choices,
+    parse_json,
+    read_inputs,
     text,
 )
 from perdure.cli.shell.output import ago, cost_text, human_duration, shorten, tokens_text, warn

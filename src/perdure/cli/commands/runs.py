@@ -9,14 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import (
-    confirm,
-    optional_choice,
-    parse_choice,
-    parse_json,
-    parse_object,
-    read_input,
-)
 from perdure.cli.shell.ids import AssistantArgument, ThreadFilter, id_argument, id_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -27,9 +19,15 @@ from perdure.cli.shell.options import (
     MetadataOption,
     TimeoutOption,
     YesOption,
+    confirm,
     duration,
     flag,
     number,
+    optional_choice,
+    parse_choice,
+    parse_json,
+    parse_object,
+    read_input,
     text,
 )
 from perdure.cli.shell.output import (
@@ -153,7 +151,7 @@ def parse_strategy(strategy: str) -> MultitaskStrategy:
 def _request(**values: Any) -> RunRequest:
     import msgspec
 
-    from perdure.kernel.validation import explain
+    from perdure.kernel.checks import explain
     from perdure.threads.records import RunRequest
 
     try:

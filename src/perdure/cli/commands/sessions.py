@@ -193,7 +193,7 @@ async def search_sessions(
     limit: LimitOption = 20,
 ) -> None:
     """Search the text of messages, latest sessions first."""
-    from perdure.cli.shell.arguments import parse_choice
+    from perdure.cli.shell.options import parse_choice
     from perdure.sessions.model import SCOPES
 
     chosen = parse_choice(scope, SCOPES, "--scope")

@@ -8,13 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands.runs import ActionOption, cancel_action, print_cancelled
-from perdure.cli.shell.arguments import (
-    optional_choice,
-    parse_choice,
-    parse_json,
-    parse_metadata,
-    parse_object,
-)
 from perdure.cli.shell.ids import id_argument, part_option
 from perdure.cli.shell.options import (
     CommandContext,
@@ -23,6 +16,11 @@ from perdure.cli.shell.options import (
     MetadataFilter,
     MetadataOption,
     YesOption,
+    optional_choice,
+    parse_choice,
+    parse_json,
+    parse_metadata,
+    parse_object,
     text,
 )
 from perdure.cli.shell.output import ago, cost_text, error_text, printable, shorten, tokens_text

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import id_argument
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, duration, flag, text
+from perdure.cli.shell.options import (
+    CommandContext,
+    CommandGroup,
+    LimitOption,
+    duration,
+    flag,
+    parse_choices,
+    text,
+)
 from perdure.cli.shell.output import ago, human_duration
 from perdure.cli.shell.results import listing, pages
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from perdure.cli.shell.arguments import optional_choice
 from perdure.cli.shell.ids import id_argument, id_option
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, optional_choice, text
 from perdure.cli.shell.output import ago, shorten
 from perdure.cli.shell.results import listing, pages, showing
 

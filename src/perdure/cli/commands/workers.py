@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from perdure.cli.hosting.worker import start
-from perdure.cli.shell.arguments import parse_choices
 from perdure.cli.shell.ids import id_argument
-from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, text
+from perdure.cli.shell.options import CommandContext, CommandGroup, LimitOption, flag, parse_choices, text
 from perdure.cli.shell.output import ago
 from perdure.cli.shell.results import listing, pages
 

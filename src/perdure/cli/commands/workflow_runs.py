@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli.commands.workflow_watch import SHORT, drawing, follow, print_gates
-from perdure.cli.shell.arguments import parse_choice, parse_choices, parse_object
 from perdure.cli.shell.ids import complete_workflow, id_argument
 from perdure.cli.shell.options import (
     CommandContext,
@@ -18,11 +17,13 @@ from perdure.cli.shell.options import (
     flag,
     name_argument,
     number,
+    parse_choice,
+    parse_choices,
+    parse_object,
     text,
 )
-from perdure.cli.shell.output import ago, human_duration, printable, shorten
+from perdure.cli.shell.output import ago, human_duration, parse_moment, printable, shorten
 from perdure.cli.shell.results import listing, pages
-from perdure.cli.shell.times import parse_moment
 
 if TYPE_CHECKING:
     from perdure.executions.records import ExecutionFigures

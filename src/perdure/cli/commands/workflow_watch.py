@@ -7,10 +7,18 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perdure.cli.shell.changes import Hints, hints
 from perdure.cli.shell.options import CommandContext
-from perdure.cli.shell.output import STYLES, TIMED_OUT, human_duration, print_error, printable, shorten
-from perdure.cli.shell.times import parse_moment, seconds_of_or_none
+from perdure.cli.shell.output import (
+    STYLES,
+    TIMED_OUT,
+    human_duration,
+    parse_moment,
+    print_error,
+    printable,
+    seconds_of_or_none,
+    shorten,
+)
+from perdure.cli.shell.target import Hints, hints
 
 if TYPE_CHECKING:
     from rich.text import Text

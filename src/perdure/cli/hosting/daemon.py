@@ -227,7 +227,7 @@ def _stopped_text(stopped: dict[str, Any]) -> str:
 
 def _end(pid: int, number: int, seconds: float) -> bool:
     """Send a signal to a process, and wait until it ends. Return whether it has ended."""
-    from perdure.kernel.file_lock import is_alive
+    from perdure.kernel.files import is_alive
 
     if hasattr(os, "pidfd_open"):
         try:

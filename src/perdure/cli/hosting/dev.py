@@ -34,7 +34,7 @@ MEMORY_PORT = 50051
 """Default port of agent-memory clients."""
 RUN_LOG = "perdure.worker.execution"
 """The logger of the starts and ends of runs."""
-DEMO_AGENTS = "perdure.cli.demo.assistant:AGENTS"
+DEMO_AGENTS = "perdure.cli.demo.scene:AGENTS"
 PAGE = "/ui/"
 """The path of the dashboard."""
 OFF = "disabled by --no-grpc"
@@ -111,7 +111,7 @@ def dev(
     from perdure.cli.hosting.process_secrets import protect_process
     from perdure.cli.shell.output import Output
     from perdure.kernel.errors import InvalidInput
-    from perdure.runtime.embedded_worker import EmbeddedWorker
+    from perdure.runtime.components import EmbeddedWorker
 
     given = {
         "--tunnel": tunnel,
@@ -334,8 +334,7 @@ class Show:
 
     async def play(self) -> None:
         """Run the demo against the server over HTTP; then keep serving, or let the server stop."""
-        from perdure.cli.demo.memory import recall
-        from perdure.cli.demo.play import play
+        from perdure.cli.demo.play import play, recall
         from perdure.cli.demo.scene import play_scene
         from perdure.client.lightning import LightningStoreClient
 

@@ -27,7 +27,7 @@ from perdure.kernel.config import FILE_VARIABLE, Settings, config_file
 from perdure.kernel.errors import InvalidInput, StartRefused
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.runtime.app import App
-from perdure.runtime.embedded_worker import EmbeddedWorker
+from perdure.runtime.components import EmbeddedWorker
 from perdure.runtime.reloads import ReloadReport
 from perdure.worker.registry import Agents
 from perdure.workflows.definition_files import list_folders

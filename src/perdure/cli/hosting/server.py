@@ -19,13 +19,12 @@ from perdure.cli.shell.output import warn
 from perdure.kernel.background import new_loop
 from perdure.kernel.config import Settings, load_settings
 from perdure.kernel.errors import InvalidInput, StartRefused, error_text
-from perdure.kernel.garbage import settle_garbage_collector
-from perdure.kernel.lifecycle import Component, InPhase, Step, StopPhase
+from perdure.kernel.lifecycle import Component, InPhase, Step, StopPhase, settle_garbage_collector
 from perdure.langgraph.custom_auth import GraphAuth
 from perdure.langgraph.loopback import InProcess, Loopback
 from perdure.runtime.app import App
 from perdure.runtime.components import add_handlers, build_components
-from perdure.runtime.local_secret import LocalSecret
+from perdure.runtime.private_files import LocalSecret
 from perdure.runtime.process import ServiceProcess, Work
 from perdure.runtime.stores import StoreOptions, open_configured, sqlite_file
 from perdure.server.http.connections import ConnectionLimits

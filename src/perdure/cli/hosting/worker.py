@@ -186,7 +186,7 @@ def _direct(
     from perdure.cli.hosting.server import items_here
     from perdure.langgraph.loopback import InProcess, Loopback
     from perdure.runtime.app import App
-    from perdure.runtime.embedded_worker import Takeover, build_worker
+    from perdure.runtime.components import Takeover, build_worker
     from perdure.runtime.stores import open_configured
     from perdure.server.table import build_application
 

@@ -1,21 +1,76 @@
-"""Command groups that load each command when it is used, so that a command costs no other's import."""
+"""Command groups that load each command when it is used, so that a command costs no other's import.
+
+Options and arguments get their values without pydantic, because loading it, as typer does, takes longer than
+most commands.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from inspect import getdoc
 from typing import Any
 
 import typer
+import typer.core
+from typer._coercion import RuntimeParam, TypeDescriptor, build_runtime_param
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import CommandInfo, Default, TyperInfo
 
 from perdure.cli.examples import EXAMPLES
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QuickParam(RuntimeParam):
+    """Accepts texts, whole numbers, flags and lists of texts unchanged.
+
+    Other values go to typer, so that its own messages report errors.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        info = self.parameter_info
+        if info.parser is not None:
+            # A default is not a text, and already has the parser's type.
+            return info.parser(value) if isinstance(value, str) else value
+        if self.annotation is int and isinstance(value, str) and value.isdecimal():
+            return self.coerce(int(value), param, ctx)
+        if self._is_plain(value):
+            return value
+        if self.annotation == list[str] and all(type(item) is str for item in value):
+            return list(value)
+        return build_runtime_param(param.type_descriptor).coerce(value, param=param, ctx=ctx)
+
+    def _coerce_value(self, value: Any, param: Any, ctx: Any) -> Any:
+        return self.coerce(value, param, ctx)
+
+    def _is_plain(self, value: Any) -> bool:
+        info = self.parameter_info
+        if self.annotation is int:
+            bounded = type(value) is int and (info.min is None or value >= info.min)
+            return bounded and (info.max is None or value <= info.max)
+        return self.annotation in (str, bool) and type(value) is self.annotation
+
+
+def use_quick_params() -> None:
+    """Let all commands of this process accept plain values unchanged."""
+    vars(typer.core)["build_runtime_param"] = _quick_param
+
+
+def _quick_param(described: TypeDescriptor) -> RuntimeParam:
+    return QuickParam(described.parameter_info, described.annotation)
+
+
+# --- groups -----------------------------------------------------------------------------------------------
+
 
 Maker = Callable[[], Any]
 _WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")

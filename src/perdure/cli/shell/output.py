@@ -1,4 +1,4 @@
-"""Output of commands: tables and sentences for people, JSON for programs."""
+"""Output of commands: tables, sentences and times for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,6 +17,16 @@ from perdure.kernel.clock import human_duration as human_duration
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+
+def parse_moment(moment: str) -> float:
+    """Convert a time to epoch seconds."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
+def seconds_of_or_none(moment: str | None) -> float | None:
+    return None if moment is None else parse_moment(moment)
+
 
 NOT_FOUND = 4
 TIMED_OUT = 5

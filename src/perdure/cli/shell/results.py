@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from perdure.cli.shell.arguments import confirm
-from perdure.cli.shell.options import CommandContext
+from perdure.cli.shell.options import CommandContext, confirm
 from perdure.cli.shell.target import CommandConnection
 from perdure.kernel.pages import PaginatedResult, Part
 

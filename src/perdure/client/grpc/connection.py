@@ -22,7 +22,8 @@ from perdure.client.grpc.errors import (
     connection_failure,
 )
 from perdure.client.tls import ClientTls
-from perdure.kernel.connection import (
+from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, error_named
+from perdure.kernel.lifecycle import (
     CLOSED,
     CONNECT,
     CONNECTION,
@@ -34,7 +35,6 @@ from perdure.kernel.connection import (
     STARTED,
     ConnectionState,
 )
-from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, error_named
 from perdure.kernel.retry import Backoff, is_transient
 
 CONNECT_SECONDS = 5.0

@@ -22,8 +22,8 @@ from perdure.client.grpc.connection import (
 )
 from perdure.client.grpc.errors import ServerUnavailable
 from perdure.client.tls import ClientTls
-from perdure.kernel.connection import ConnectionState
 from perdure.kernel.errors import JobNotFound, NotFound, PerdureError
+from perdure.kernel.lifecycle import ConnectionState
 from perdure.memory import message_records as wire
 from perdure.memory import messages as m
 from perdure.memory.calendar import Level

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from perdure.agents.context import MemorySearch
 from perdure.kernel.background import Background
 from perdure.kernel.errors import InvalidInput, PerdureError
-from perdure.langgraph.memory import memory_of_run
+from perdure.langgraph.store import memory_of_run
 from perdure.memory.records import DocumentKind, SearchHit, SearchMode, SearchResult
 
 NAME = "search_memory"

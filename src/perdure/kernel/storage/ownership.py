@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.kernel.errors import DatabaseOwned, NotADatabase, ReadOnlyDatabase, StorageUnavailable
-from perdure.kernel.file_lock import is_alive, is_locked, lock
+from perdure.kernel.files import is_alive, is_locked, lock
 
 Identity = tuple[int, int]
 """Device and inode of a file."""

@@ -14,10 +14,10 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
 
+from perdure.kernel.checks import build_detail, parse_place
 from perdure.kernel.codec import encode_wire
 from perdure.kernel.errors import BadBody, InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
 from perdure.kernel.record import open_record, usual_decoder
-from perdure.kernel.validation import build_detail, parse_place
 
 MAX_RATIO = 100
 """Maximum compression ratio of a body, beyond the first 64 KiB."""

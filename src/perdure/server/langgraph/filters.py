@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.kernel.errors import Forbidden
-from perdure.kernel.match import CONTAINS, EQUAL, satisfies
+from perdure.kernel.json_values import CONTAINS, EQUAL, satisfies
 
 OPERATORS = (EQUAL, CONTAINS)
 

@@ -12,9 +12,9 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from perdure.assistants.records import IfExists
-from perdure.kernel import jsonpath
+from perdure.kernel import json_values
 from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, InvalidInput, NotFound, PerdureError
-from perdure.kernel.jsonpath import Path
+from perdure.kernel.json_values import Path
 from perdure.server.http.routes import Call
 from perdure.server.langgraph.authorization import (
     Authorization,
@@ -303,7 +303,7 @@ def _shown(
     shown = selected(thread, select)
     if paths:
         shown["extracted"] = {
-            name: next(iter(jsonpath.find(thread, path)), None) for name, path in paths.items()
+            name: next(iter(json_values.find(thread, path)), None) for name, path in paths.items()
         }
     return shown
 
@@ -341,7 +341,7 @@ def parse_paths(paths: Mapping[str, str]) -> dict[str, Path]:
 def _parse_path(path: str) -> Path:
     if len(path) > MAX_PATH or not _PATH.fullmatch(path):
         raise InvalidInput(f"extract: {path[:64]!r} is not a path; write values.key, or values.list[-1].key")
-    steps = jsonpath.parse(path)
+    steps = json_values.parse(path)
     if steps[0][1] not in ROOTS:
         raise InvalidInput(f"extract: the path {path[:64]!r} must begin with one of {', '.join(ROOTS)}")
     return steps

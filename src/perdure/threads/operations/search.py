@@ -11,7 +11,7 @@ from msgspec import structs
 from perdure.kernel.checks import check_filter, optional_choice, optional_id_filter
 from perdure.kernel.cursors import Place
 from perdure.kernel.errors import InvalidInput
-from perdure.kernel.match import contains
+from perdure.kernel.json_values import contains
 from perdure.kernel.pages import PageRequest
 from perdure.kernel.storage.filters import Clause, Sorting, SortKey, SortOrder, given, where
 from perdure.kernel.storage.labels import few_labelled

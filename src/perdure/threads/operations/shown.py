@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from perdure.checkpoints import references as graph_references
+from perdure.checkpoints import queries as graph_references
 from perdure.checkpoints.operations import stored_by
 from perdure.checkpoints.rows import StoredRow
 from perdure.kernel.storage.port import Tx

@@ -10,7 +10,7 @@ import msgspec
 from perdure.checkpoints.operations import copy_thread as copy_graphs
 from perdure.kernel import changes, ids
 from perdure.kernel.errors import Conflict, NotFound
-from perdure.kernel.match import has
+from perdure.kernel.json_values import has
 from perdure.kernel.storage.filters import Clause
 from perdure.kernel.storage.labels import copy_labels, set_labels
 from perdure.kernel.storage.port import Tx
