@@ -509,6 +509,16 @@ async def test_workers_that_were_lost_with_phases_of_a_cancelled_run_do_not_coun
     assert (await world.workflows.get(run_id)).status == "succeeded"
 
 
+async def test_workers_that_are_lost_after_the_end_of_a_run_do_not_count(world: WorkflowWorld) -> None:
+    run_id = await world.start(WIDE)
+    for number in range(4):
+        assert len(await world.claim_phases(1, worker_id=f"w{number}")) == 1
+    await world.workflows.cancel(run_id)
+    await world.advance(100.0)
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.restart_count) == ("cancelled", 0)
+
+
 async def test_a_phase_that_is_handed_back_does_not_count(world: WorkflowWorld) -> None:
     run_id = await world.start(ONE)
     (claimed,) = await world.claim_phases()
