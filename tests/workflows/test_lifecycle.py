@@ -18,6 +18,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.schedules.model import FiringRequest
 from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.service.callers import Caller
+from perdure.workflows.operations import lifecycle
 from perdure.workflows.operations.advance import resume_node
 from perdure.workflows.operations.runs import lock_run
 from perdure.workflows.override_service import WorkflowOverrides
@@ -513,7 +514,8 @@ async def test_workers_that_are_lost_after_the_end_of_a_run_do_not_count(world: 
     run_id = await world.start(WIDE)
     for number in range(4):
         assert len(await world.claim_phases(1, worker_id=f"w{number}")) == 1
-    await world.workflows.cancel(run_id)
+    # The process that cancels it ends before it has stopped the phases.
+    await world.storage.run(lifecycle.cancel, run_id, None, PHASES, ns=await world.threads.ns())
     await world.advance(100.0)
     run = await world.workflows.get(run_id)
     assert (run.status, run.restart_count) == ("cancelled", 0)
