@@ -436,6 +436,22 @@ async def test_a_paused_run_starts_nothing_until_it_is_resumed(world: WorkflowWo
         await world.workflows.pause(run_id)
 
 
+async def test_a_run_is_paused_only_while_nothing_but_people_can_continue_it(world: WorkflowWorld) -> None:
+    run_id = await world.start(
+        """
+        name: both
+        phases:
+          - {name: ask, type: approval, depends_on: []}
+          - {name: nap, type: wait, seconds: 1000, depends_on: []}
+        """
+    )
+    await world.work()
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.node_statuses) == ("running", {"ask": "waiting", "nap": "waiting"})
+    await world.advance(1001.0)
+    assert (await world.workflows.get(run_id)).status == "paused"
+
+
 # --- lost workers -----------------------------------------------------------------------------------------
 
 WIDE = "name: wide\nphases:\n" + "".join(
