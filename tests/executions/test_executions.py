@@ -499,6 +499,7 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
 
     async def turn(chat: str, text: str, cost: float) -> str:
         started = await executions.record_start(seed("chat", trigger_id=chat, workflow_run_id=None))
+        house.clock.advance(5.0)
         usage = ExecutionUsage(cost_usd=cost, input_tokens=10, output_tokens=1)
         await executions.record_finish(started, ExecutionFinish(success=True, output=text, usage=usage))
         return started
@@ -517,7 +518,8 @@ async def test_chats_sum_up_their_turns(house: House) -> None:
         20,
         last,
     )
-    assert (chat.first_at, chat.last_at >= first.last_at) == (first.first_at, True)
+    assert (chat.first_at, chat.last_at) == (first.first_at, (await executions.get(last)).finished_at)
+    assert chat.last_at > first.last_at
     assert chat.last_text is not None
     assert (chat.last_text[:4], len(chat.last_text)) == ("bye ", 1000)
     rest = await executions.list_chat_threads(cursor=page.next)

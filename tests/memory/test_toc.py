@@ -155,6 +155,18 @@ async def test_the_grips_of_a_segment_go_with_it(world: World) -> None:
         await world.memory.expand_grip(gone[0])
 
 
+async def test_a_day_forgets_a_segment_though_what_replaces_it_cannot_be_built(world: World) -> None:
+    await world.arrive(*talk(world), world.event("Lunch is at noon in the canteen.", f"{DAY} 12:00"))
+    await world.build(SEGMENT, DAY_LEVEL)
+    assert "normalize_name" in (await world.node(ABOVE[0])).summary
+    await world.arrive(world.event("Nobody had said anything before this.", f"{DAY} 09:55"))
+    assert await world.build(SEGMENT, by=Broken(ParseError("nonsense"))) == BuildOutcome(failed=1)
+    assert await world.build(DAY_LEVEL) == BuildOutcome(built=1)
+    summary = (await world.node(ABOVE[0])).summary
+    assert "normalize_name" not in summary
+    assert "canteen" in summary
+
+
 async def test_a_day_is_cut_up_to_the_latest_of_all_that_was_noted_of_it(world: World) -> None:
     """A process may die after it noted that something happened; another one notes more, and cuts."""
     hours = ("08:00", "12:00", "16:00")

@@ -246,6 +246,17 @@ async def test_one_that_breaks_does_not_stop_the_others(world: ScheduleWorld, br
     assert ends[0].started_id == f"started {made[0].schedule_id}"
 
 
+async def test_one_that_breaks_makes_up_for_no_missed_time(world: ScheduleWorld) -> None:
+    schedules = Schedules(world.storage, ScheduleTargets(Moody()), namespace=world.namespace)
+    made = await schedules.create_for("moody", "0 0 * * *", payload={"broken": "start"})
+    await world.come(made, 3.5 * DAY)
+    await ScheduleTimer(world.storage, ScheduleTargets(Moody())).fire_due()
+    failed = await schedules.get(made.schedule_id)
+    assert failed.refused == 1
+    assert failed.next_at is not None
+    assert failed.next_at > await world.now()
+
+
 async def test_those_of_a_target_that_is_not_known_here_wait(world: ScheduleWorld) -> None:
     schedules = Schedules(world.storage, ScheduleTargets(Moody()), namespace=world.namespace)
     made = await schedules.create_for("moody", YEARLY)

@@ -29,6 +29,13 @@ def test_a_later_total_replaces_that_of_its_attempt_and_attempts_are_added() -> 
     assert totals.usage == Usage(input_tokens=35, cost_usd=2.5)
 
 
+def test_lines_of_one_message_are_one_turn_and_its_last_usage_counts() -> None:
+    totals = SessionTotals()
+    for message_id, tokens in (("m-1", 1), ("m-1", 3), ("m-2", 5)):
+        totals.add(Message(role="assistant", message_id=message_id, usage=Usage(output_tokens=tokens)))
+    assert (totals.turns, totals.usage) == (2, Usage(output_tokens=8))
+
+
 def lines(count: int, size: int) -> list[tuple[int, dict[str, Any]]]:
     return [(size, {"n": number}) for number in range(count)]
 

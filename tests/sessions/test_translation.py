@@ -14,6 +14,7 @@ from perdure.eventlog.file_lines import stamped, unstamped
 from perdure.eventlog.port import LogName, compute_digest, encode_line
 from perdure.eventlog.writing import read_original, stored_line
 from perdure.integrations.openai_agents import PerdureSession
+from perdure.sessions import service
 from perdure.sessions.records import Message, Usage
 from perdure.sessions.service import Sessions
 from perdure.sessions.transcripts.files import read_lines, read_objects
@@ -204,6 +205,50 @@ async def test_long_results_are_cut_whatever_the_source(sessions: Sessions) -> N
         assert (await sessions.blob(session_id, result.blob)).content == LONG
         assert await stored(sessions, session_id, original=True) == [record]
         assert all(len(json.dumps(line)) < 67_000 for line in await stored(sessions, session_id))
+
+
+async def test_originals_that_are_long_come_in_several_pages(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SEARCH_PAGE", 100)
+    await sessions.append("s", PI)
+    originals: list[str] = []
+    after, ends = 0, [False]
+    while not ends[-1]:
+        page = await sessions.lines("s", after=after, limit=1000, original=True)
+        originals, after = [*originals, *page.items], page.after
+        ends.append(page.end)
+    assert [json.loads(line) for line in originals] == PI
+    assert len(ends) > 3
+
+
+async def test_a_page_of_messages_says_whether_it_is_the_last(sessions: Sessions) -> None:
+    await sessions.append("s", PI)
+    first = await sessions.messages("s", limit=1)
+    last = await sessions.messages("s", after=first.after, limit=1000)
+    assert (first.end, last.end) == (False, True)
+
+
+async def test_a_stored_message_of_pi_names_the_one_that_it_answers(sessions: Sessions) -> None:
+    said = {"role": "user", "content": "And now?"}
+    await sessions.append("s", [{"type": "message", "id": "b", "parentId": "a", "message": said}])
+    assert [(each.text, each.parent_id) for each in await messages(sessions, "s")] == [("And now?", "a")]
+
+
+async def test_a_stored_message_of_pi_is_of_the_model_that_was_chosen_before(sessions: Sessions) -> None:
+    said = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+    chosen = {"type": "model_change", "id": "a", "modelId": "m-2"}
+    await sessions.append("s", [chosen, {"type": "message", "id": "b", "message": said}])
+    assert [each.model for each in await messages(sessions, "s") if each.role == "assistant"] == ["m-2"]
+
+
+@pytest.mark.parametrize(("status", "code", "failed"), [("completed", 1, True), ("completed", 0, False)])
+async def test_a_command_of_codex_has_failed_if_its_exit_code_says_so(
+    sessions: Sessions, status: str, code: int, failed: bool
+) -> None:
+    item = {"id": "i", "type": "command_execution", "command": "make", "status": status, "exit_code": code}
+    await sessions.append("s", [{"type": "item.completed", "item": item}])
+    assert [each.is_error for each in await messages(sessions, "s") if each.role == "tool"] == [failed]
 
 
 async def test_content_of_a_line_that_is_named_outlives_a_sweep(perdure: Perdure) -> None:

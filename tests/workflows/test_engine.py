@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.workflows.support import Done, WorkflowWorld, workflow
 
+from perdure.kernel.clock import to_iso, to_micros
+from perdure.kernel.storage.port import Tx
 from perdure.workflows.steps import find_missing_sandbox
 from perdure.workflows.values import Config
 
@@ -251,6 +253,23 @@ async def test_a_wait_holds_no_worker_and_ends_when_its_time_has_come(world: Wor
     assert (await world.workflows.get(run_id)).node_statuses["a"] == "waiting"
     await world.advance(301.0)
     await world.work()
+    assert (await world.workflows.get(run_id)).status == "succeeded"
+
+
+async def _get_wall(tx: Tx) -> int:
+    return tx.wall
+
+
+async def test_a_wait_until_a_time_follows_the_wall_clock(world: WorkflowWorld) -> None:
+    world.clock.step(-7200.0)
+    until = to_iso(await world.storage.read(_get_wall) + to_micros(1000.0))
+    run_id = await world.start(
+        "name: w\nphases:\n  - {name: a, type: wait, until_time: '{{when}}'}\n", context={"when": until}
+    )
+    await world.work()
+    await world.advance(900.0)
+    assert (await world.workflows.get(run_id)).node_statuses == {"a": "waiting"}
+    await world.advance(101.0)
     assert (await world.workflows.get(run_id)).status == "succeeded"
 
 

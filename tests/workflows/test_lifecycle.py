@@ -18,6 +18,7 @@ from perdure.kernel.storage.port import Tx
 from perdure.schedules.model import FiringRequest
 from perdure.schedules.workflow_target import WorkflowTarget
 from perdure.service.callers import Caller
+from perdure.workflows.operations import lifecycle
 from perdure.workflows.operations.advance import resume_node
 from perdure.workflows.operations.runs import lock_run
 from perdure.workflows.override_service import WorkflowOverrides
@@ -435,6 +436,22 @@ async def test_a_paused_run_starts_nothing_until_it_is_resumed(world: WorkflowWo
         await world.workflows.pause(run_id)
 
 
+async def test_a_run_is_paused_only_while_nothing_but_people_can_continue_it(world: WorkflowWorld) -> None:
+    run_id = await world.start(
+        """
+        name: both
+        phases:
+          - {name: ask, type: approval, depends_on: []}
+          - {name: nap, type: wait, seconds: 1000, depends_on: []}
+        """
+    )
+    await world.work()
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.node_statuses) == ("running", {"ask": "waiting", "nap": "waiting"})
+    await world.advance(1001.0)
+    assert (await world.workflows.get(run_id)).status == "paused"
+
+
 # --- lost workers -----------------------------------------------------------------------------------------
 
 WIDE = "name: wide\nphases:\n" + "".join(
@@ -507,6 +524,17 @@ async def test_workers_that_were_lost_with_phases_of_a_cancelled_run_do_not_coun
     assert (run.status, run.restart_count) == ("running", 0)
     await world.work()
     assert (await world.workflows.get(run_id)).status == "succeeded"
+
+
+async def test_workers_that_are_lost_after_the_end_of_a_run_do_not_count(world: WorkflowWorld) -> None:
+    run_id = await world.start(WIDE)
+    for number in range(4):
+        assert len(await world.claim_phases(1, worker_id=f"w{number}")) == 1
+    # The process that cancels it ends before it has stopped the phases.
+    await world.storage.run(lifecycle.cancel, run_id, None, PHASES, ns=await world.threads.ns())
+    await world.advance(100.0)
+    run = await world.workflows.get(run_id)
+    assert (run.status, run.restart_count) == ("cancelled", 0)
 
 
 async def test_a_phase_that_is_handed_back_does_not_count(world: WorkflowWorld) -> None:

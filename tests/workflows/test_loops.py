@@ -322,7 +322,10 @@ phases:
 
 async def test_a_workflow_starts_another_and_waits_for_it(world: WorkflowWorld) -> None:
     world.add(CHILD)
-    run = await world.play(PARENT, {"first": "red", "last": "the child's end"}, context={"title": "T"})
+    origin = {"trigger_type": "webhook", "repo": "acme/app", "issue_number": 7}
+    run = await world.play(
+        PARENT, {"first": "red", "last": "the child's end"}, context={"title": "T"}, **origin
+    )
     assert run.status == "succeeded"
     given = dict(world.seen)
     assert given["work"]["prompt"] == "child red T"
@@ -333,6 +336,7 @@ async def test_a_workflow_starts_another_and_waits_for_it(world: WorkflowWorld) 
         run.workflow_run_id,
         "sub",
     )
+    assert {name: getattr(child, name) for name in origin} == origin
 
 
 async def test_a_child_that_fails_fails_its_phase_and_is_retried_with_it(world: WorkflowWorld) -> None:

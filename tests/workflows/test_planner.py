@@ -102,6 +102,18 @@ def test_a_phase_that_may_fail_counts_as_a_success_for_those_after_it() -> None:
     assert board.run.failed_nodes == 0
 
 
+def test_a_phase_that_may_fail_is_no_failure_for_those_after_it_also_after_a_reset() -> None:
+    rules: tuple[TriggerRule, ...] = ("all_success", "one_success", "none_failed_min_one_success")
+    may_fail = phase("a", [], on_failure=OnFailure(action="continue"))
+    board = board_of([may_fail, *(phase(f"after {rule}", ["a"], rule) for rule in rules)])
+    names = [f"after {rule}" for rule in rules]
+    assert play(board, {"a": FAILED, **dict.fromkeys(names, SUCCEEDED)}) == ["a", *names]
+    board.reset(names)
+    for name in names:
+        node = board.nodes[NodeKey(name)]
+        assert board.plan[name].runs_after(node.succeeded_before, node.failed_before)
+
+
 def test_a_skip_goes_on_through_a_chain_and_stops_at_all_done() -> None:
     phases = [phase("a", []), phase("b", ["a"]), phase("c", ["b"]), phase("d", ["c"], "all_done")]
     board = board_of(phases)

@@ -73,7 +73,9 @@ async def cut_day(tx: Tx, day: str, build: NewJob) -> bool:
     changed, unchanged = _take_changed(segments if whole else segments[:-1], old, row.dirty_end_ms)
     reached = unchanged or (None if whole else get_segment_start(segments[-1]))
     replaced = [segment for segment in old if reached is None or segment.place < reached]
-    await _replace(tx, row, replaced, changed, build)
+    has_lost = await _replace(tx, replaced, changed, build)
+    if has_lost and not row.stale:
+        row = row._replace(stale=1, changed_at=tx.now)
     if unchanged is None and reached is not None:
         row = row._replace(dirty_ms=reached.timestamp_ms, dirty_id=reached.id)
     else:
@@ -112,9 +114,9 @@ def _take_changed(
 
 
 async def _replace(
-    tx: Tx, day: TocNodeRow, old: Sequence[TocNodeRow], segments: Sequence[MemorySegment], build: NewJob
-) -> None:
-    """Insert new segments, update changed ones, and delete the others."""
+    tx: Tx, old: Sequence[TocNodeRow], segments: Sequence[MemorySegment], build: NewJob
+) -> bool:
+    """Insert new segments, update changed ones, and delete the others. Return whether any was deleted."""
     old_rows = {row.id: row for row in old}
     fresh = [segment_node(segment, tx.now) for segment in segments]
     added = [row for row in fresh if row.id not in old_rows]
@@ -126,9 +128,9 @@ async def _replace(
         await tx.update_many(sql.SAVE_NODES, sorted(moved))
     if gone:
         await drop_nodes(tx, gone)
-        await tx.execute(sql.MARK_STALE, id=day.id)
     if added or moved:
         await enqueue_jobs(tx, [build])
+    return bool(gone)
 
 
 def _differs(old: TocNodeRow | None, row: TocNodeRow) -> bool:

@@ -259,7 +259,7 @@ async def _redefine(tx: Tx, row: ScheduleRow, definition: NewSchedule) -> bool:
     after = _row_to_definition(row)
     if after == before:
         return False
-    if after.times != before.times or row.next_at is None:
+    if after.times != before.times:
         _check_comes(tx, row.cron, row.timezone)
         _plan_anew(tx, row)
     row.updated_at = tx.wall
