@@ -54,6 +54,14 @@ class Part(Record, Generic[T], kw_only=True):
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare with another part, or its items with a list, which methods returned before 0.6.0."""
+        if isinstance(other, list):
+            return self.items == other
+        return isinstance(other, Part) and (self.items, self.next) == (other.items, other.next)
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 class PaginatedResult(Sequence[T], Generic[T]):
     """A page of a query: a sequence of its items with limit, offset and total.
