@@ -5,18 +5,13 @@ from __future__ import annotations
 from contextlib import aclosing
 
 import pytest
-from msgspec import structs
 from tests.kernel.support import soon
 from tests.threads.support import World
 from tests.threads.test_removal import left, purge
 
 from perdure.assistants.model import SYSTEM_METADATA, system_id
 from perdure.kernel.errors import NotFound
-from perdure.threads.encoding import new_run
-from perdure.threads.inheritance import inherit
-from perdure.threads.operations import create
 from perdure.threads.operations.queries import RunSearch
-from perdure.threads.records import RunRequest
 
 MARKS = {"graph_id": "echo", "assistant_id": system_id("echo")}
 
@@ -53,29 +48,6 @@ async def test_a_thread_that_ends_with_its_run_is_not_marked(world: World) -> No
     run = await world.run(on_completion="delete", inherit_metadata=True)
     assert run.metadata == {**SYSTEM_METADATA, **MARKS}
     assert (await world.threads.get_thread(run.thread_id)).metadata == {}
-
-
-@pytest.mark.parametrize("exists", [True, False])
-async def test_metadata_that_changed_after_it_was_merged_is_merged_again(world: World, exists: bool) -> None:
-    request = RunRequest(
-        assistant_id="echo", thread_id="t", if_not_exists="create", inherit_metadata=True, metadata={"b": 2}
-    )
-    if exists:
-        await world.thread(thread_id="t", metadata={"a": 1})
-    new = new_run(request, world.threads.policy)
-    ((assistant, thread),) = await world.threads.read(create.get_sources, [("echo", "t")])
-    assert assistant is not None
-    stale = structs.replace(new, inheritance=inherit(new.metadata, assistant, thread))
-    if exists:
-        await world.threads.update_thread("t", metadata={"a": 2})
-    else:
-        await world.thread(thread_id="t", metadata={"a": 2})
-    await world.threads.write(create.create_runs, [stale], world.threads.kinds)
-    (run,) = await world.threads.list_thread_runs("t")
-    assert run.metadata == {**SYSTEM_METADATA, "a": 2, "b": 2, **MARKS}
-    assert (await world.threads.get_thread("t")).metadata == {"a": 2, **MARKS}
-    (found,) = (await world.threads.search_threads(metadata={"a": 2, **MARKS})).items
-    assert found.thread_id == "t"
 
 
 async def test_a_list_may_leave_out_what_was_undone(world: World) -> None:

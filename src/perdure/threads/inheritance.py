@@ -1,4 +1,7 @@
-"""Metadata that runs inherit from their assistants and threads, merged outside the transaction."""
+"""Metadata that runs inherit from their assistants and threads.
+
+It is merged in the transaction: reading both before it would cost more than the merge (ADR 34).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,8 @@ from perdure.kernel.storage.labels import encode_labels
 
 
 class Inheritance(msgspec.Struct, frozen=True):
-    """Metadata of a run and its thread, merged from what an assistant and the thread had when it was read."""
+    """Merged metadata of a run and its thread."""
 
-    assistant: tuple[str, str, str]
-    """ID, agent and metadata of the assistant."""
-    thread: str | None
-    """Metadata of the thread; None for a new thread."""
     run: str
     marked: str | None
     """Metadata of the thread with the marks of the assistant; None if it has them already."""
@@ -36,14 +35,7 @@ def inherit(own: str, assistant: AssistantRow, thread: str | None) -> Inheritanc
     after = {**before, **marks}
     run = {**decode_json(assistant.metadata), **after, **mine, **marks}
     return Inheritance(
-        assistant=get_source(assistant),
-        thread=thread,
         run=encode_json(run, what="metadata"),
         marked=None if after == before else encode_json(after, what="metadata"),
         labels=encode_labels(after if thread is None else marks),
     )
-
-
-def get_source(assistant: AssistantRow) -> tuple[str, str, str]:
-    """Return the fields of an assistant that a run inherits from."""
-    return assistant.id, assistant.agent, assistant.metadata

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from asyncio import gather
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import starmap
 from time import time_ns
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from perdure.assistants.records import IfExists
 from perdure.checkpoints.records import GraphSteps
@@ -61,7 +60,6 @@ from perdure.threads.encoding import (
     new_run,
 )
 from perdure.threads.ends import RunEnds
-from perdure.threads.inheritance import inherit
 from perdure.threads.operations import cancel, create, lifetimes, queries, remove, search, states
 from perdure.threads.operations.create import NewRun
 from perdure.threads.operations.queries import QueueStats, RunSearch
@@ -344,21 +342,8 @@ class Threads(RunEnds):
         """Create a run. A repeated idempotency key returns the first run."""
         return await self._create_run(new_run(request, self.policy), idempotency_key)
 
-    async def _inherit(self, new: NewRun) -> NewRun:
-        """Merge the metadata of a run before its transaction, which checks the texts that were merged.
-
-        On PostgreSQL a transaction delays no other caller, so that it merges them itself.
-        """
-        if not new.inherits or self.storage.engine == "postgres":
-            return new
-        assistant, thread = await self.read_one(create.get_sources, (new.assistant, new.thread_id))
-        if assistant is None:
-            return new
-        return structs.replace(new, inheritance=inherit(new.metadata, assistant, thread))
-
     async def _create_run(self, new: NewRun, idempotency_key: str | None) -> Run:
         await unpack_for(self, new.thread_id, new.checkpoint_id)
-        new = await self._inherit(new)
         size = len(new.kwargs) + len(new.metadata)
         with self._naming_not_loaded([new]):
             created = await self.write_once(
@@ -384,7 +369,6 @@ class Threads(RunEnds):
         new = [new_run(request, self.policy) for request in requests]
         for run in new:
             await unpack_for(self, run.thread_id, run.checkpoint_id)
-        new = await gather(*map(self._inherit, new))
         with self._naming_not_loaded(new):
             created = await self.write(create.create_all, new, self.kinds) if new else []
         return [row_to_run(run.record) for run in created]

@@ -24,7 +24,7 @@ from perdure.service.conditions import requires
 from perdure.service.idempotency import keyed_as
 from perdure.streams.model import NewEvent
 from perdure.threads import sql
-from perdure.threads.inheritance import Inheritance, get_source, inherit
+from perdure.threads.inheritance import Inheritance, inherit
 from perdure.threads.kwargs import NO_REFERENCES, RunReferences
 from perdure.threads.model import AGENTS_QUEUE, OF_PHASES, RUN, SINGLE, TEMPORARY
 from perdure.threads.operations.cancel import end_now
@@ -77,8 +77,6 @@ class NewRun(msgspec.Struct, frozen=True):
     trace_id: str | None = None
     """Trace of the caller."""
     references: RunReferences = NO_REFERENCES
-    inheritance: Inheritance | None = None
-    """Metadata that was merged before the transaction; None to merge it there."""
 
 
 @requires(NOT_OVERDUE)
@@ -265,7 +263,13 @@ class _Creation:
             return
         tx = self._tx
         inherited = {
-            thread.id: self._inherit(request, thread) for _, request, thread in accepted if request.inherits
+            thread.id: inherit(
+                request.metadata,
+                self._assistants[request.assistant],
+                thread.metadata if thread.status else None,
+            )
+            for _, request, thread in accepted
+            if request.inherits
         }
         rollouts = [self._rollout(request, thread, inherited) for _, request, thread in accepted]
         marked = await self._mark([thread for _, _, thread in accepted], inherited)
@@ -292,15 +296,6 @@ class _Creation:
         )
         changes.tell(tx, "run", ((run.id, "pending") for run in runs))
         changes.tell(tx, "thread", ((thread.id, "busy") for _, _, thread in accepted))
-
-    def _inherit(self, request: NewRun, thread: ThreadRow) -> Inheritance:
-        """Return the merged metadata of a run. If a text has changed since it was read, merge it here."""
-        assistant = self._assistants[request.assistant]
-        current = thread.metadata if thread.status else None
-        merged = request.inheritance
-        if merged is not None and merged.thread == current and merged.assistant == get_source(assistant):
-            return merged
-        return inherit(request.metadata, assistant, current)
 
     async def _mark(
         self, threads: Sequence[ThreadRow], inherited: Mapping[str, Inheritance]
@@ -372,17 +367,3 @@ def _lifetimes(accepted: Sequence[tuple[int, NewRun, ThreadRow]]) -> dict[str, L
         for _, request, thread in accepted
         if request.lifetime is not None and not thread.status and thread.temporary is None
     }
-
-
-# --- metadata ---------------------------------------------------------------------------------------------
-
-
-async def get_sources(
-    tx: Tx, runs: Sequence[tuple[str, str | None]]
-) -> list[tuple[AssistantRow | None, str | None]]:
-    """Return the assistant and the metadata of the thread, for each assistant and thread of a new run."""
-    assistants = await resolve(tx, sorted({assistant for assistant, _ in runs}))
-    named = [thread_id for _, thread_id in runs if thread_id is not None]
-    threads = await load_threads(tx, named) if named else {}
-    known = {thread.id: thread.metadata for thread in threads.values() if not thread.is_gone}
-    return [(assistants.get(assistant), known.get(thread_id or "")) for assistant, thread_id in runs]
