@@ -115,8 +115,8 @@ async def enqueue(
     """Enqueue each request, and return its rollout.
 
     `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of lines
-    that it has locked. The caller writes the claims of `taking` next, together with their lines; none of
-    these is in `new_lines`, which are named after new ids, so that they are inserted without a look.
+    that it has locked. `new_lines` have new ids as names, so they are inserted without a lock. The caller
+    writes the claims of `taking` next, together with their lines, none of which is in `new_lines`.
     If the idempotency key of a request exists, the answer is the first rollout with that key.
     """
     existing = await _find_by_keys(tx, requests)

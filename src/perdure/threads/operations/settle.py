@@ -1,6 +1,6 @@
 """Effects of a run's end on its thread, stream, webhook and checkpoints.
 
-They are part of the transaction that ends a run or a phase, whatever ends it.
+Every transaction that ends a run or a phase settles it here, whatever ends it.
 That transaction has locked the line of every run's thread.
 """
 
@@ -202,7 +202,7 @@ class _Settling:
         if not ids:
             return
         ended = {run.id for run in self._ended}
-        # A part of a workflow is the only live run of its thread.
+        # A phase of a workflow run is the only live run of its thread.
         shared = [id for id in ids if any(run.parent is None for run in self._rests[id])]
         live = await tx.all(sql.LIVE_RUNS, thread_ids=shared) if shared else []
         busy = {row.thread_id for row in live if row.id not in ended}
