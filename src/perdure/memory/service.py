@@ -92,9 +92,14 @@ Around = Annotated[int, Meta(ge=0, le=MAX_AROUND)]
 Tokens = Annotated[int, Meta(ge=0, le=1_000_000)]
 Fields = Annotated[list[NodeField], Meta(max_length=len(NODE_FIELDS))]
 
-_YEARS = Keyset[tuple[nodes.ShownNode, list[str]], tuple[int]](
-    "years of memory", (2**62,), lambda row: (row[0].start_ms,)
-)
+
+def _get_year_key(year: tuple[nodes.ShownNode, list[str]]) -> tuple[int]:
+    """Return the key of a year in the order of their list."""
+    node, _ = year
+    return (node.start_ms,)
+
+
+_YEARS = Keyset("years of memory", (2**62,), _get_year_key)
 
 
 class Memory(Service):
@@ -195,7 +200,7 @@ class Memory(Service):
         request = _YEARS.open_part(limit, cursor)
         (last,) = request.place
         rows = await self.read(toc_operations.show_roots, last - 1, request.rows)
-        return request.build_part(rows, lambda row: nodes.row_to_node(*row))
+        return request.build_part(rows, lambda year: nodes.row_to_node(*year))
 
     @call(GET("/memory/toc/{node_id}"), scope="read", errors=(NotFound,))
     async def get_node(self, node_id: Id) -> TocNode:
