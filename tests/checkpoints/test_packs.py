@@ -140,6 +140,20 @@ def test_lists_and_what_the_last_checkpoint_uses_are_not_packed() -> None:
     assert [(each.piece, each.body) for each in pack.pieces] == [("1 number", b"1")]
 
 
+def test_what_any_checkpoint_with_a_row_uses_is_not_packed() -> None:
+    """An event that shows a checkpoint is read with it, so all that it uses has rows."""
+    piece = Piece(channel="name", version="1", value=("json", b"2"))
+    puts = [
+        put("c1", pieces=[piece], versions={"name": "1"}),
+        put("shown", versions={"name": "1"}),
+        put("c3", versions={"name": "2"}),
+    ]
+    found = encode_packed(GraphChanges(puts=puts, writes=[]), ["c1"])
+    assert found is not None
+    assert [row.id for row in found.checkpoints] == ["shown", "c3"]
+    assert found.puts[0].pieces == [piece]
+
+
 def put(checkpoint_id: str, **fields: Any) -> GraphPut:
     given: dict[str, Any] = {"run_id": "r", "checkpoint": ("msgpack", b""), **fields}
     return GraphPut(thread_id="t", checkpoint_id=checkpoint_id, **given)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.kernel.support import until_true
 
 from perdure import Agents, Perdure
 from perdure.memory.feed import FEED_CONSUMER
 from perdure.memory.records import MemoryEvent
-from perdure.memory.run_feed import extract_text
+from perdure.memory.run_feed import build_events, extract_text
 from perdure.memory.session_feed import SessionFeed
 from perdure.workflows.definition import Phase, Workflow
 from perdure.workflows.loading import load_text
@@ -64,6 +65,16 @@ async def test_what_runs_were_asked_and_answered_is_remembered(tmp_path: Path) -
         assert {event.session_id for event in events} == {"talk"}
         assert [event.agent for event in events] == ["greet", "greet", "fail", "fail"]
         assert events[0].metadata["status"] == "success"
+
+
+async def test_a_run_is_remembered_in_the_session_of_its_agent(tmp_path: Path) -> None:
+    async with Perdure(f"sqlite:///{tmp_path}/a.db", agents=agents()) as perdure:
+        end = await perdure.run(
+            "greet", {"question": "Which animal is it?"}, thread_id="talk", if_not_exists="create"
+        )
+    for session_id, wanted in ((None, "talk"), ("review-1", "review-1")):
+        run = structs.replace(end.run, session_id=session_id)
+        assert {event.session_id for event in build_events(structs.replace(end, run=run))} == {wanted}
 
 
 WORKFLOW = """

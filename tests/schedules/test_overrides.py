@@ -51,6 +51,13 @@ async def test_definitions_are_taken_over_changed_and_removed(world: ScheduleWor
         assert [each.name for each in await world.schedules.search(origin=origin)] == names  # type: ignore[arg-type]
 
 
+async def test_a_definition_that_changes_is_found_by_its_new_metadata(world: ScheduleWorld) -> None:
+    for team in ("blue", "red"):
+        await world.schedules.sync(FILE, [defined(world, "a", metadata={"team": team})])
+    assert [each.name for each in await world.schedules.search(metadata={"team": "red"})] == ["a"]
+    assert not [each.name for each in await world.schedules.search(metadata={"team": "blue"})]
+
+
 async def test_several_processes_take_over_the_same_definitions(world: ScheduleWorld) -> None:
     definitions = [defined(world, name) for name in ("a", "b", "c")]
     others = [world.schedules.in_namespace(world.namespace) for _ in range(4)]

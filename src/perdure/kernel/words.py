@@ -145,11 +145,10 @@ def _find_last_word(text: str, end: int) -> int:
 def _joins(before: str, after: str) -> bool:
     """Return whether the first character of `after` is part of the last character of `before`."""
     character, last = after[0], before[-1]
-    if character.isascii():
-        return False
+    if character.isascii() or last == _JOINER:
+        return last == _JOINER
     return (
-        last == _JOINER
-        or character == _JOINER
+        character == _JOINER
         or character in _FOLLOWING
         or unicodedata.category(character).startswith("M")
         or "\U0001f3fb" <= character <= "\U0001f3ff"
