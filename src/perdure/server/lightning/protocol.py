@@ -1,25 +1,28 @@
-"""The Agent-lightning protocol: its errors, and the declaration of its routes.
+"""The Agent-lightning protocol: its errors, the declaration of its routes, and its searches.
 
 Its clients retry after every 5xx and never after a 4xx. So an error that a retry cannot cure is a 400, and a
-write with an unknown outcome that must not happen twice is a 409.
+write with an unknown outcome that must not happen twice is a 409. Responses to searches have any length in
+bounded memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import structs
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.errors import (
     BadBody,
+    BadQuery,
     Conflict,
     InvalidInput,
     NotFound,
@@ -27,11 +30,15 @@ from perdure.kernel.errors import (
     PerdureError,
     SpansEvicted,
 )
+from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
+from perdure.rollouts.records import Attempt, PaginatedResult, Rollout, Worker
+from perdure.rollouts.resources import ResourcesUpdate
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.http.bodies import encode
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.service.callers import Scope
+from perdure.spans.records import Span
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Handler)
@@ -196,3 +203,85 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
         if isinstance(answer, BaseException):
             raise answer
     return cast(list[T], answers)
+
+
+# --- searches ---------------------------------------------------------------------------------------------
+
+
+PAGE = 1000
+"""Maximum items in memory at once."""
+
+Ask = Callable[..., Awaitable[PaginatedResult[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class LightningListing:
+    """A searchable list: the store's method, the fields of its records, and the key of a record."""
+
+    method: str
+    fields: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+# The contract has no parents.
+_ROLLOUT_FIELDS = tuple(name for name in Rollout.__struct_fields__ if name != "parent")
+ROLLOUTS = LightningListing("query_rollouts", _ROLLOUT_FIELDS, ("rollout_id",))
+ATTEMPTS = LightningListing("query_attempts", Attempt.__struct_fields__, ("attempt_id",))
+RESOURCES = LightningListing("query_resources", ResourcesUpdate.__struct_fields__, ("resources_id",))
+SPANS = LightningListing(
+    "query_spans", tuple(field.name for field in Span._declared), ("attempt_id", "span_id")
+)
+WORKERS = LightningListing("query_workers", Worker.__struct_fields__, ("worker_id",))
+
+
+async def listed(listing: LightningListing, store: LightningStore, search: Any, **fixed: Any) -> Any:
+    """Answer a search with one page, or with a stream of pages if one page is too short."""
+    _check(listing, search)
+    terms = {**structs.asdict(search), **fixed}
+    limit, offset = terms.pop("limit"), terms.pop("offset")
+    ask = partial(getattr(store, listing.method), **terms)
+    size = PAGE if limit == -1 else min(limit, PAGE)
+    first: PaginatedResult[Any] = await ask(limit=size, offset=offset)
+    if len(first.items) < size or size == limit or offset + size >= first.counted:
+        return QueryPage(items=list(first.items), limit=limit, offset=offset, total=first.counted)
+    return StreamingResponse(_stream(listing, ask, first, limit, offset), media_type="application/json")
+
+
+def _check(listing: LightningListing, search: Any) -> None:
+    if search.sort_by is not None and search.sort_by not in listing.fields:
+        allowed = ", ".join(listing.fields)
+        raise BadQuery(f"Invalid sort_by: {search.sort_by}, allowed fields are: {allowed}")
+    if search.limit == 0 or search.limit < -1:
+        raise BadQuery("Limit must be greater than 0 or -1 for no limit")
+    if search.offset < 0:
+        raise BadQuery("Offset must be greater than or equal to 0")
+
+
+async def _stream(
+    listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+) -> AsyncIterator[bytes]:
+    """Yield the JSON text of a long response; its end holds the total."""
+    sent = 0
+    async for items in _pages(listing, ask, first, limit, offset):
+        yield (b"," if sent else b'{"items":[') + encode(items)[1:-1]
+        sent += len(items)
+    total = offset + sent if limit == -1 else first.counted
+    yield f'],"limit":{limit},"offset":{offset},"total":{total}}}'.encode()
+
+
+async def _pages(
+    listing: LightningListing, ask: Ask, first: PaginatedResult[Any], limit: int, offset: int
+) -> AsyncIterator[list[Any]]:
+    """Yield page after page. Skip items that concurrent writes have moved from one page to the next."""
+    page, seen, read = list(first.items), frozenset[tuple[Any, ...]](), 0
+    while page:
+        keys = [tuple(getattr(item, name) for name in listing.key) for item in page]
+        fresh = [item for item, key in zip(page, keys, strict=True) if key not in seen]
+        if fresh:
+            yield fresh
+        read += len(page)
+        left = PAGE if limit == -1 else min(PAGE, limit - read)
+        if len(page) < PAGE or left == 0:
+            return
+        seen = frozenset(keys)
+        page = list((await ask(limit=left, offset=offset + read)).items)

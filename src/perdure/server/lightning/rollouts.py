@@ -1,4 +1,4 @@
-"""The Agent-lightning protocol: rollouts and their queue."""
+"""The Agent-lightning protocol: rollouts, their queue and their attempts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from perdure.rollouts.encoding import answer_from
 from perdure.rollouts.model import DEFAULT_QUEUE
 from perdure.rollouts.records import (
     AnyRequest,
+    Attempt,
     AttemptedRollout,
     EnqueueRolloutRequest,
     Rollout,
     parse_request,
 )
 from perdure.server.http.routes import Call
-from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
+from perdure.server.lightning import protocol
 from perdure.server.lightning.protocol import (
     LightningResource,
     do_not_repeat,
     gather,
     get_key_argument,
+    listed,
     ours,
     set_fields,
 )
@@ -151,7 +152,7 @@ async def _claim(call: Call, wanted: wire.DequeueRollouts, key: dict[str, str]) 
     errors=(BadQuery,),
 )
 async def query_rollouts(call: Call) -> Any:
-    return await listed(listing.ROLLOUTS, call.store, call.body or call.query)
+    return await listed(protocol.ROLLOUTS, call.store, call.body or call.query)
 
 
 @rollouts.get("/rollouts/{rollout_id}", "read", "A rollout, or null", answer=Rollout | None)
@@ -185,3 +186,86 @@ async def wait_for_rollouts(call: Call) -> Any:
     wanted: wire.WaitForRollouts = call.body
     timeout = wire.MAX_WAIT if wanted.timeout is None else min(wanted.timeout, wire.MAX_WAIT)
     return await call.store.wait_for_rollouts(rollout_ids=wanted.rollout_ids, timeout=timeout)
+
+
+# --- attempts ---------------------------------------------------------------------------------------------
+
+
+attempts = LightningResource()
+
+
+@attempts.post(
+    "/rollouts/{rollout_id}/attempts",
+    "worker",
+    "Begin another attempt",
+    body=wire.StartAttempt,
+    body_optional=True,
+    answer=AttemptedRollout,
+    status=201,
+    errors=(NotFound,),
+    once=True,
+)
+async def start_attempt(call: Call) -> Any:
+    worker_id = call.body.worker_id if call.body else None
+    return await call.store.start_attempt(
+        call.path["rollout_id"], worker_id=worker_id, **get_key_argument(call)
+    )
+
+
+@attempts.get(
+    "/rollouts/{rollout_id}/attempts",
+    "read",
+    "List a rollout's attempts",
+    query=wire.AttemptSearch,
+    answer=QueryPage[Attempt],
+    errors=(BadQuery,),
+)
+@attempts.post(
+    "/rollouts/{rollout_id}/attempts/search",
+    "read",
+    "List a rollout's attempts",
+    body=wire.AttemptSearch,
+    answer=QueryPage[Attempt],
+    errors=(BadQuery,),
+)
+async def query_attempts(call: Call) -> Any:
+    search = call.body or call.query
+    return await listed(protocol.ATTEMPTS, call.store, search, rollout_id=call.path["rollout_id"])
+
+
+@attempts.get(
+    "/rollouts/{rollout_id}/attempts/latest",
+    "read",
+    "A rollout's latest attempt, or null",
+    answer=Attempt | None,
+)
+async def get_latest_attempt(call: Call) -> Any:
+    return await call.store.get_latest_attempt(call.path["rollout_id"])
+
+
+@attempts.post(
+    "/rollouts/{rollout_id}/attempts/{attempt_id}",
+    "worker",
+    "Change an attempt; its id may be latest",
+    body=wire.UpdateAttempt,
+    answer=Attempt,
+    errors=(NotFound,),
+)
+async def update_attempt(call: Call) -> Any:
+    changes = set_fields(call.body, mandatory=wire.UpdateAttempt.__struct_fields__)
+    return await call.store.update_attempt(call.path["rollout_id"], call.path["attempt_id"], **changes)
+
+
+@attempts.post(
+    "/attempts/bulk",
+    "worker",
+    "Change many attempts",
+    body=wire.Reports,
+    answer=list[Attempt],
+    errors=(NotFound,),
+)
+async def update_many_attempts(call: Call) -> Any:
+    """Update attempts for many callers whose reports were merged."""
+    mandatory = wire.UpdateAttempt.__struct_fields__
+    changes = [set_fields(report, mandatory=mandatory) for report in call.body.reports]
+    return await gather(call.store.update_attempt(**change) for change in changes)

@@ -10,9 +10,8 @@ from perdure.kernel.pages import QueryPage
 from perdure.rollouts.contract import LightningStore
 from perdure.rollouts.records import MAX_SPANS, StoredSpans
 from perdure.server.http.routes import Call
-from perdure.server.lightning import listing
-from perdure.server.lightning.listing import listed
-from perdure.server.lightning.protocol import LightningResource, ours
+from perdure.server.lightning import protocol
+from perdure.server.lightning.protocol import LightningResource, listed, ours
 from perdure.spans.records import AnySpan, Span, build_record
 
 JSON_SOURCE = "json"
@@ -89,7 +88,7 @@ def _span_key(span: AnySpan) -> tuple[str, str, str]:
     errors=(BadQuery,),
 )
 async def query_spans(call: Call) -> Any:
-    return await listed(listing.SPANS, call.store, call.body or call.query)
+    return await listed(protocol.SPANS, call.store, call.body or call.query)
 
 
 @spans.post(
