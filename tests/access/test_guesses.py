@@ -21,7 +21,7 @@ from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StartRefused, TooManyRequests
 from perdure.rollouts.store import DatabaseLightningStore
 from perdure.server.grpc.server import GrpcServer
-from perdure.server.http.addresses import TrustedProxies
+from perdure.server.http.gate import TrustedProxies
 
 KEY = SecretKey("only-the-operator-knows")
 LOCAL = "the-secret-of-the-command-on-this-machine"

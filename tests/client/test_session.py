@@ -13,7 +13,7 @@ from tests.client.flaky import FlakyServer
 from perdure import errors
 from perdure.client.session import HttpSession, error_from, path_segment
 from perdure.kernel.codec import encode_wire
-from perdure.server.http.problems import problem
+from perdure.server.http.bodies import problem
 from perdure.server.lightning.protocol import LIGHTNING
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from tests.conformance.checks import Check, CheckedServer, run_checks
 
-from perdure.integrations.mcp.server import SDK
-from perdure.integrations.mcp.tools import TOOLS
+from perdure.integrations.mcp.server import SDK, TOOLS
 
 
 async def check_tools(connection: Any) -> None:

@@ -15,7 +15,7 @@ from perdure import errors as public_errors
 from perdure.client.session import error_from
 from perdure.kernel import clock, errors, ids
 from perdure.kernel.clock import SystemClock
-from perdure.server.http.problems import problem, public_error
+from perdure.server.http.bodies import problem, public_error
 from perdure.testing.clock import ManualClock, SeededIds
 
 # --- the clock --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from perdure import InMemoryLightningStore
 from perdure.cli.hosting import dev
 from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StartRefused
-from perdure.server.http.origins import LOCAL_ORIGINS, Origins
+from perdure.server.http.gate import LOCAL_ORIGINS, Origins
 from perdure.server.table import ROUTES
 
 KEY = SecretKey("only-the-operator-knows")

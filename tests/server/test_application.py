@@ -23,9 +23,8 @@ from perdure import InMemoryLightningStore
 from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import Conflict, InvalidInput, StartRefused, TooLarge
 from perdure.runtime.app import App, is_loopback
-from perdure.server.http.bodies import inflate
+from perdure.server.http.bodies import NATIVE, inflate
 from perdure.server.http.openapi import document
-from perdure.server.http.problems import NATIVE
 from perdure.server.http.routes import Call, Route, RouteTable
 from perdure.server.http.server import HttpServer, bind, make_application
 

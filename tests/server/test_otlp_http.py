@@ -48,7 +48,7 @@ from tests.server.support import Answer, Visitor, serving
 from perdure import InMemoryLightningStore, LightningStore, Span
 from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import StorageUnavailable
-from perdure.server.otlp.decode import MAX_SPANS
+from perdure.server.otlp.messages import MAX_SPANS
 from perdure.server.otlp.routes import OTHER_SIGNALS, ROUTES
 
 SECRET = SecretKey("a-key-of-some-length")

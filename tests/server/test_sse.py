@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.server.http import sse
-from perdure.server.http.sse import EventStreamResponse, crlf_frame, encode_events, frame
+from perdure.server.http import long_responses
+from perdure.server.http.long_responses import EventStreamResponse, crlf_frame, encode_events, frame
 from perdure.streams.model import StreamEvent
 
 FRAMES = {"\n": frame, "\r\n": crlf_frame}
@@ -47,7 +47,7 @@ def test_no_text_breaks_out_of_its_frame(
 
 async def test_a_stream_is_never_silent_for_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(sse, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(long_responses, "time", SimpleNamespace(monotonic=lambda: now))
     sent: list[float] = []
 
     class Watched(EventStreamResponse):

@@ -16,7 +16,7 @@ from tests.support.certificates import Authority, Pair
 
 from perdure import InMemoryLightningStore
 from perdure.client.grpc import GrpcMemory
-from perdure.client.grpc.errors import TlsFailure
+from perdure.client.grpc.connection import TlsFailure
 from perdure.client.native import PerdureClient
 from perdure.client.tls import ClientTls
 from perdure.kernel.config import Settings

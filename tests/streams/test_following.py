@@ -12,7 +12,7 @@ from tests.streams.support import Source, add, idle, lose_hints, new_events, res
 
 from perdure.kernel.errors import StorageClosed, StorageUnavailable
 from perdure.kernel.storage.port import Storage
-from perdure.server.http.sse import encode_events
+from perdure.server.http.long_responses import encode_events
 from perdure.streams import tail
 from perdure.streams.operations import StreamAppend
 from perdure.streams.service import Streams

@@ -16,7 +16,7 @@ from tests.server.support import Visitor, serving
 
 from perdure import InMemoryLightningStore, PromptTemplate, RolloutConfig
 from perdure.runs.queue import RunQueue
-from perdure.server.web.files import find_build
+from perdure.server.web.dashboard import find_build
 from perdure.testing.contract.support import make_span
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from perdure.client import lightning_requests as answers
-from perdure.client.lightning_batches import Batches, pair_item, rollout_item
-from perdure.client.lightning_requests import Exchange, decoded, given, new_key, rollout_from
+from perdure.client.lightning_requests import (
+    Batches,
+    Exchange,
+    decoded,
+    given,
+    new_key,
+    pair_item,
+    rollout_from,
+    rollout_item,
+)
 from perdure.client.lightning_wire import PREFIX
 from perdure.client.session import HEALTH_RETRY_DELAYS, RETRY_DELAYS, Effect, HttpSession, path_segment
 from perdure.client.tls import ClientTls

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from perdure.kernel.errors import PerdureError, StorageClosed
 from perdure.kernel.lifecycle import Component, Step, StopPhase
 from perdure.runtime.app import App
+from perdure.server.http.bodies import NATIVE, public_error
 from perdure.server.http.connections import ConnectionLimits
-from perdure.server.http.problems import NATIVE, public_error
 from perdure.server.http.routes import STOPPING, Stopping
 from perdure.server.http.server import HttpServer, HttpService, bind, drain_seconds
 from perdure.server.table import build_application

@@ -17,8 +17,8 @@ from perdure.server.lightning.routes import ROUTES as LIGHTNING_ROUTES
 from perdure.server.native.routes import GUIDE, PROBES
 from perdure.server.native.routes import ROUTES as NATIVE_ROUTES
 from perdure.server.otlp.routes import ROUTES as OTLP_ROUTES
-from perdure.server.web.routes import HOME
-from perdure.server.web.routes import ROUTES as WEB_ROUTES
+from perdure.server.web.dashboard import HOME
+from perdure.server.web.dashboard import ROUTES as WEB_ROUTES
 
 ROUTES: tuple[Route, ...] = (
     *NATIVE_ROUTES,

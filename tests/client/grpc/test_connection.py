@@ -15,7 +15,7 @@ from tests.server.grpc.support import T0, free_port, serving
 
 from perdure import InMemoryLightningStore
 from perdure.client.grpc import GrpcMemory, connection
-from perdure.client.grpc.errors import (
+from perdure.client.grpc.connection import (
     CallCancelled,
     CallTimeout,
     ConnectionFailed,

@@ -17,8 +17,7 @@ from tests.access.support import access_of
 from tests.memory.conftest import World
 
 from perdure import InMemoryLightningStore
-from perdure.integrations.mcp.server import build_server
-from perdure.integrations.mcp.tools import TOOLS
+from perdure.integrations.mcp.server import TOOLS, build_server
 from perdure.kernel.config import SecretKey, Settings
 from perdure.runtime.app import App
 from perdure.runtime.services import Services

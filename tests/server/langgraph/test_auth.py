@@ -23,7 +23,7 @@ from tests.server.support import serving as serving_app
 
 from perdure import InMemoryLightningStore
 from perdure.langgraph.custom_auth import GraphAuth
-from perdure.server.http import sse
+from perdure.server.http import long_responses
 from perdure.testing.serving import ServerProcess
 
 YEARLY = "0 0 1 1 *"
@@ -137,7 +137,7 @@ async def test_where_there_is_no_key_the_other_doors_are_closed(shared: ServerPr
 
 async def test_a_stream_outlasts_its_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller of custom auth has no perdure token that could be checked again."""
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "HEARTBEAT_SECONDS", 0.02)
     auth = Auth()
 
     @auth.authenticate

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.kernel.errors import Forbidden
-from perdure.server.langgraph.filters import equalities, matches, memberships, narrow, with_owner
+from perdure.server.langgraph.routing import equalities, matches, memberships, narrow, with_owner
 
 
 @pytest.mark.parametrize(

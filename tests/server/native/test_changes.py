@@ -27,7 +27,7 @@ from perdure.memory.records import NewMemoryEvent
 from perdure.outbox.model import DeliveryOutcome, Retries
 from perdure.outbox.operations import NewEffect, put, settle
 from perdure.runtime.app import App
-from perdure.server.http import sse
+from perdure.server.http import long_responses
 from perdure.server.http.server import HttpServer
 from perdure.server.native import changes
 from perdure.server.table import build_application
@@ -277,7 +277,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
             "headers": [(b"host", b"localhost")],
         }
         feed = asyncio.ensure_future(build_application(App(store))(scope, receive, send))
-        assert await soon(sent.get()) == sse.GREETING
+        assert await soon(sent.get()) == long_responses.GREETING
         for start in range(0, changes.KEPT_CHANGES + 1, 500):
             numbers = range(start, start + 500)
             await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in numbers])
@@ -295,7 +295,7 @@ async def test_a_slow_reader_is_told_to_read_again() -> None:
 
 
 async def test_an_idle_feed_shows_that_it_lives(quick: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "HEARTBEAT_SECONDS", 0.02)
     async with following(quick) as feed:
         for _ in range(3):
             assert await feed.block() == {"": "still here"}
@@ -318,7 +318,7 @@ async def test_an_actor_has_so_many_feeds_and_no_more(
 
 
 async def test_a_feed_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "HEARTBEAT_SECONDS", 0.02)
     async with InMemoryLightningStore() as store, serving(store, api_key=KEY) as visitor:
         visitor.headers = bearer(KEY)
         made = (

@@ -13,7 +13,7 @@ from tests.server.native.support import API, House, Worker, request, told
 from perdure import InMemoryLightningStore
 from perdure.kernel.errors import Conflict, InvalidInput, NotFound, StorageUnavailable
 from perdure.runtime.app import App
-from perdure.server.http import delayed_json
+from perdure.server.http import long_responses
 from perdure.server.http.server import HttpServer
 from perdure.server.table import build_application
 from perdure.threads import ends
@@ -136,7 +136,7 @@ async def test_a_failure_is_an_end_too(quick: House) -> None:
 
 
 async def test_blank_lines_keep_a_wait_alive(quick: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "ALIVE_SECONDS", 0.02)
     async with quick.visitor.session.post(
         quick.visitor.url + API + "/runs/wait", json={"assistant_id": "echo", "on_completion": "keep"}
     ) as response:
@@ -154,7 +154,7 @@ async def test_blank_lines_keep_a_wait_alive(quick: House, monkeypatch: pytest.M
 async def test_an_error_after_the_first_blank_line_stands_in_the_body(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "ALIVE_SECONDS", 0.02)
     monkeypatch.setattr(ends, "POLL_SECONDS", 0.02)
     run = await quick.run()
     url = f"{quick.visitor.url}{API}/runs/{run.run_id}/wait"
@@ -245,7 +245,7 @@ async def test_a_run_is_cancelled(house: House) -> None:
 
 
 async def test_a_cancel_waits_for_the_worker_to_stop(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed_json, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(long_responses, "ALIVE_SECONDS", 0.05)
     await house.client.create_thread("t")
     run = await house.run(thread_id="t")
     work = await house.worker.claim()

@@ -31,7 +31,7 @@ from perdure import InMemoryLightningStore
 from perdure.client.native import PerdureClient
 from perdure.kernel.errors import InvalidInput, NotFound, TooManyRequests, Unreachable
 from perdure.runtime.app import App
-from perdure.server.http import sse
+from perdure.server.http import long_responses
 from perdure.server.http.server import HttpServer
 from perdure.server.native import events
 from perdure.server.table import build_application
@@ -96,7 +96,7 @@ async def test_only_some_modes(quick: House) -> None:
 async def test_what_is_filtered_away_leaves_a_sign_of_life(
     quick: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "HEARTBEAT_SECONDS", 0.02)
     run = await quick.run()
     path = f"{API}/runs/{run.run_id}/stream?stream_mode=values"
     async with streaming(quick.visitor, path) as reader:
@@ -293,7 +293,7 @@ async def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
         threads = house.visitor.app.services.threads
         assert threads is not None
         slow = Dribble(App(store), f"{API}/runs/{run.run_id}/stream")
-        assert (await soon(slow.sent.get())).startswith(sse.GREETING)
+        assert (await soon(slow.sent.get())).startswith(long_responses.GREETING)
         work = await house.worker.claim()
         for start in range(0, 6000, 500):
             await house.worker.emit(work.held, *range(start, start + 500))
@@ -310,7 +310,7 @@ async def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
 
 
 async def test_a_reader_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "SEND_SECONDS", 0.05)
+    monkeypatch.setattr(long_responses, "SEND_SECONDS", 0.05)
     async with InMemoryLightningStore() as store, housed(store) as house:
         run = await house.run()
         app = App(store)
@@ -333,7 +333,7 @@ async def test_an_actor_reads_so_many_streams_and_no_more() -> None:
 
 
 async def test_a_stream_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(long_responses, "HEARTBEAT_SECONDS", 0.02)
     async with InMemoryLightningStore() as store, housed(store, api_key=KEY) as house:
         house.visitor.headers = bearer(KEY)
         run = await house.visitor.app.services.threads.create_run(request())

@@ -19,7 +19,7 @@ from perdure.access.service import retain
 from perdure.kernel.config import SecretKey
 from perdure.kernel.retention import Retention
 from perdure.rollouts.store import DatabaseLightningStore
-from perdure.server.http.cookies import cookie_name, secret_in_cookie
+from perdure.server.http.gate import cookie_name, secret_in_cookie
 from perdure.testing.contract.support import soon
 
 KEY = SecretKey("only-the-operator-knows; it has = and %")

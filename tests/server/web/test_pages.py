@@ -18,7 +18,7 @@ from perdure.agents.sections import HttpSection
 from perdure.kernel.config import Settings
 from perdure.runtime.app import App
 from perdure.server.table import build_application
-from perdure.server.web import files
+from perdure.server.web import dashboard
 
 SCRIPT = "console.log('hello');" * 100
 PAGE = '<meta name="style-nonce" content="perdure-nonce"><base href="/perdure-base/"><script src="./a.js">'
@@ -32,9 +32,9 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "index.html").write_text(PAGE)
     (folder / "theme.js").write_text("1")
     (folder / "assets" / "app-1a2b.js").write_text(SCRIPT)
-    (folder / files.STAMP).write_text("secret")
+    (folder / dashboard.STAMP).write_text("secret")
     (tmp_path / "outside.txt").write_text("outside")
-    monkeypatch.setattr(files, "FOLDER", folder)
+    monkeypatch.setattr(dashboard, "FOLDER", folder)
     return folder
 
 
@@ -103,7 +103,7 @@ async def test_a_new_build_is_served_without_a_restart(build: Path, visitor: Vis
 async def test_without_a_build_the_page_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visitor: Visitor
 ) -> None:
-    monkeypatch.setattr(files, "FOLDER", tmp_path)
+    monkeypatch.setattr(dashboard, "FOLDER", tmp_path)
     answer = await visitor.get("/ui/rollouts")
     assert answer.status == 503
     assert b"./dev setup" in answer.body

@@ -181,7 +181,7 @@ class DevSettings(NamedTuple):
 
 def _settings(given: dict[str, Any], *, no_grpc: bool = False) -> DevSettings:
     from perdure.cli.hosting.server import settings_from
-    from perdure.server.http.origins import ANY, LOCAL_ORIGINS
+    from perdure.server.http.gate import ANY, LOCAL_ORIGINS
 
     explicit = {**given, "keep_traces": True, "memory_feed": True, "discard_other_signals": True}
     settings = settings_from(explicit)

@@ -1,4 +1,7 @@
-"""A gRPC connection that connects and reconnects by itself, with a time limit for every request."""
+"""A gRPC connection that connects and reconnects by itself, with a time limit for every request.
+
+Its errors have hints.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2
 
-from perdure.client.grpc.errors import (
-    CallCancelled,
-    CallTimeout,
-    ConnectionFailed,
-    ConnectTimeout,
-    DnsFailure,
-    ServerUnavailable,
-    connection_failure,
-)
 from perdure.client.tls import ClientTls
-from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, error_named
+from perdure.kernel.errors import InvalidInput, PerdureError, StorageClosed, Unreachable, error_named
 from perdure.kernel.lifecycle import (
     CLOSED,
     CONNECT,
@@ -36,6 +30,78 @@ from perdure.kernel.lifecycle import (
     ConnectionState,
 )
 from perdure.kernel.retry import Backoff, is_transient
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+class ConnectionFailed(Unreachable):
+    """The connection to the gRPC server failed."""
+
+    code = "connection_failed"
+    hint: ClassVar[str] = "verify that the server is running, and its address"
+    retried: ClassVar[bool] = True
+    """Whether a retry may help."""
+
+
+class DnsFailure(ConnectionFailed):
+    """The name of the gRPC server cannot be resolved."""
+
+    code = "dns_failure"
+    hint = "check the host name; the client retries with back-off"
+
+
+class ConnectTimeout(ConnectionFailed):
+    """The gRPC server did not accept the connection in time."""
+
+    code = "connect_timeout"
+    hint = "check the address and the network; the client retries with back-off"
+
+
+class TlsFailure(ConnectionFailed):
+    """The TLS handshake with the gRPC server failed."""
+
+    code = "tls_failure"
+    hint = "check the certificates of both sides"
+    retried = False
+
+
+class ServerUnavailable(Unreachable):
+    """The gRPC server became unavailable during a request."""
+
+    code = "server_unavailable"
+    hint: ClassVar[str] = "the client reconnects; verify that the server is running"
+
+
+class CallTimeout(PerdureError, TimeoutError):
+    """The gRPC server did not answer before the deadline of the request."""
+
+    code = "call_timeout"
+    http_status = 504
+    hint: ClassVar[str] = "retry the request; increase the deadline, or check the network"
+
+
+class CallCancelled(PerdureError):
+    """The request was cancelled."""
+
+    code = "call_cancelled"
+    http_status = 499
+    hint: ClassVar[str] = "the request was cancelled; send it again if it is still wanted"
+
+
+def connection_failure(detail: str) -> ConnectionFailed:
+    """Build the error for gRPC's text about a failed connection."""
+    text = detail.lower()
+    if "dns" in text or "name resolution" in text:
+        return DnsFailure(detail)
+    if any(word in text for word in ("ssl", "tls", "handshake", "certificate", "peer name")):
+        return TlsFailure(detail)
+    if "timed out" in text or "timeout" in text or "deadline" in text:
+        return ConnectTimeout(detail)
+    return ConnectionFailed(detail)
+
+
+# --- the connection ---------------------------------------------------------------------------------------
+
 
 CONNECT_SECONDS = 5.0
 DEADLINE_SECONDS = 10.0

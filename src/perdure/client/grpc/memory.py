@@ -18,9 +18,9 @@ from perdure.client.grpc.connection import (
     PATIENCE_SECONDS,
     GrpcConnection,
     Patience,
+    ServerUnavailable,
     Transition,
 )
-from perdure.client.grpc.errors import ServerUnavailable
 from perdure.client.tls import ClientTls
 from perdure.kernel.errors import JobNotFound, NotFound, PerdureError
 from perdure.kernel.lifecycle import ConnectionState

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.integrations.langgraph.memory import MemoryTool
-    from perdure.integrations.langgraph.saver import PerdureSaver
-    from perdure.integrations.langgraph.store import PerdureStore
+    from perdure.integrations.langgraph.saver import PerdureSaver, PerdureStore
 
 __all__ = ["MemoryTool", "PerdureSaver", "PerdureStore"]
 
-_HOMES = {"MemoryTool": "memory", "PerdureSaver": "saver", "PerdureStore": "store"}
+_HOMES = {"MemoryTool": "memory", "PerdureSaver": "saver", "PerdureStore": "saver"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,25 @@
-"""A LangGraph checkpointer that stores its checkpoints in a perdure database, in pieces."""
+"""A LangGraph checkpointer and a LangGraph store in a perdure database.
+
+The database is opened by name, or passed in open. Checkpoints are stored in pieces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+import os
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -16,14 +31,19 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import IndexConfig, TTLConfig, ensure_embeddings
 from msgspec import structs
 
 from perdure.agents.project import PROJECT
+from perdure.agents.sections import parse_item_policy
 from perdure.checkpoints.model import check_strategy
 from perdure.checkpoints.records import CheckpointQuery, GraphChanges, GraphTuple
 from perdure.checkpoints.service import StoredCheckpoints
-from perdure.integrations.langgraph.opening import OpenedDatabase, Place
+from perdure.items.service import Items
+from perdure.items.vectors import ItemIndex
+from perdure.kernel.background import Background
 from perdure.kernel.errors import Conflict
+from perdure.kernel.storage.port import Storage
 from perdure.langgraph.codec import (
     GraphCodec,
     build_config,
@@ -34,6 +54,173 @@ from perdure.langgraph.codec import (
     query_one,
 )
 from perdure.langgraph.revival import Name, StrictSerializer, own_types, strict_serializer
+from perdure.langgraph.store import ItemStore
+from perdure.rollouts.store import DatabaseLightningStore
+from perdure.runtime.stores import MEMORY_URLS, open_store, sqlite_file
+
+# --- the database -----------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+class StoreHolder(Protocol):
+    """A `Perdure`, or another object with an open store."""
+
+    @property
+    def store(self) -> DatabaseLightningStore: ...
+
+
+Database = DatabaseLightningStore | StoreHolder | Storage
+"""An open database."""
+
+Place = str | os.PathLike[str] | Database
+"""A file, the URL of a database, or an open database."""
+
+
+_lock = threading.Lock()
+_shared: dict[tuple[int, str], tuple[DatabaseLightningStore, int]] = {}
+"""Databases opened here by name, with their number of users, because a file has one owner."""
+
+
+def _acquire(place: str) -> DatabaseLightningStore:
+    key = _key(place)
+    with _lock:
+        # These users claim nothing, so no watchdog is needed.
+        store, holders = _shared.get(key) or (open_store(place, watchdog_interval=None), 0)
+        if place not in MEMORY_URLS:
+            _shared[key] = (store, holders + 1)
+        return store
+
+
+def _release(place: str) -> bool:
+    """Release a database. Return True if it has no other users."""
+    key = _key(place)
+    with _lock:
+        store, holders = _shared.pop(key, (None, 1))
+        if store is not None and holders > 1:
+            _shared[key] = (store, holders - 1)
+        return holders <= 1
+
+
+def _get_storage(database: Database) -> tuple[Storage, str]:
+    """Return the storage of an open database, and its default namespace."""
+    store = database if isinstance(database, DatabaseLightningStore) else getattr(database, "store", None)
+    if isinstance(store, DatabaseLightningStore):
+        return store.storage, store.namespace
+    return cast(Storage, database), "default"
+
+
+def _key(place: str) -> tuple[int, str]:
+    file = sqlite_file(place)
+    return os.getpid(), place if file is None else str(Path(file).expanduser().resolve())
+
+
+class OpenedDatabase:
+    """An open database, and one thread through which callers without an event loop use it.
+
+    Closing it closes the database only if it was opened here. A database that is named twice is opened once,
+    and closed by the last of its users.
+    """
+
+    def __init__(self, place: Place, namespace: str | None = None) -> None:
+        self._own: DatabaseLightningStore | None = None
+        self._name = ""
+        if isinstance(place, str | os.PathLike):
+            self._name = os.fspath(place)
+            place = self._own = _acquire(self._name)
+        self.storage, default = _get_storage(place)
+        self.namespace = namespace or default
+        self._portal = Background("perdure-langgraph")
+
+    def wait(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine in the thread, and block until it has ended."""
+        return self._portal.wait(action)
+
+    async def aclose(self) -> None:
+        """End the thread, and close the database if it was opened here."""
+        own, self._own = self._own, None
+        if own is not None and _release(self._name):
+            await own.close()
+        self._portal.close()
+
+    def close(self) -> None:
+        """End the thread and close the database, for callers without an event loop."""
+        own, self._own = self._own, None
+        if own is not None and _release(self._name):
+            self._portal.wait(own.close)
+        self._portal.close()
+
+
+# --- the store --------------------------------------------------------------------------------------------
+
+
+class PerdureStore(ItemStore):
+    """The long-term memory of agents as a LangGraph store, in a perdure database.
+
+    `place` is a file, the URL of a database, or an object with an open database, such as a `Perdure`. Use it
+    with `with` or `async with`, or close it; a database that was passed in open stays open. `ttl` is the
+    lifetime of items, and `index` configures the search by meaning, as for LangGraph's other stores.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        namespace: str | None = None,
+        ttl: TTLConfig | None = None,
+        index: IndexConfig | None = None,
+    ) -> None:
+        policy, searched = parse_item_policy(ttl or {}), _index(index)
+        self._opened = OpenedDatabase(place, namespace)
+        self.items = Items(
+            self._opened.storage, namespace=self._opened.namespace, policy=policy, index=searched
+        )
+        self.items.start_timers()
+        super().__init__(self.items.run, self._opened.wait, ttl)
+
+    def sweep_ttl(self) -> int:
+        """Delete expired items now, and return their number. They are invisible in any case."""
+        return self._opened.wait(self.items.expire)
+
+    async def asweep_ttl(self) -> int:
+        """Delete expired items now, for callers with an event loop."""
+        return await self.items.expire()
+
+    def close(self) -> None:
+        """Close the database, if it was opened here."""
+        self._opened.close()
+
+    async def aclose(self) -> None:
+        """Close the database, if it was opened here, for callers with an event loop."""
+        await self._opened.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _index(given: IndexConfig | None) -> ItemIndex | None:
+    if not given:
+        return None
+    embed = ensure_embeddings(given.get("embed"))
+    return ItemIndex(embed, dims=given.get("dims"), fields=given.get("fields"))
+
+
+# --- the checkpointer -------------------------------------------------------------------------------------
+
 
 PAGE = 50
 """Number of checkpoints per read of a list."""

@@ -1,7 +1,9 @@
-"""Calls of the gRPC server: authentication, reading of messages, refusals.
+"""Calls of the gRPC server: authentication, reading of messages, refusals, and their end at a shutdown.
 
 perdure reads messages itself, not grpc. So a caller that sends nothing cannot hold a call forever, nothing
 is received from an unauthorized caller, and a malformed message is an error of the caller.
+
+A shutdown notifies health watchers first, then finishes running calls.
 """
 
 from __future__ import annotations
@@ -9,21 +11,139 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from perdure.kernel.errors import Forbidden, InvalidInput, PerdureError, RequestTimeout
 from perdure.runtime.app import StoreApp
-from perdure.server.grpc.drain import CallsInFlight
+from perdure.server.http.bodies import internal_error, public_error
 from perdure.server.http.gate import RequestGate, Sender
-from perdure.server.http.problems import internal_error, public_error
-from perdure.server.otlp.answers import encode_status, grpc_code
-from perdure.server.otlp.decode import PROTOBUF_FORM
+from perdure.server.otlp.messages import PROTOBUF_FORM, encode_status, grpc_code
 from perdure.service.callers import Caller, Scope, allows
+
+# --- shutdown ---------------------------------------------------------------------------------------------
+
+
+SERVING: int = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
+UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class GrpcHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Health of services. A watcher receives the final status, then its call ends.
+
+    The servicer of grpcio-health-checking never ends a watch, which would delay every shutdown.
+    """
+
+    def __init__(self, services: Iterable[str] = ("",)) -> None:
+        self._statuses: dict[str, int] = dict.fromkeys(services, SERVING)
+        self._ended = False
+        self._news = asyncio.Event()
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's name
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 - the protocol's name
+        sent: int | None = None
+        while True:
+            news, is_last = self._news, self._ended
+            status = self._statuses.get(request.service, UNKNOWN)
+            if status != sent:
+                sent = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            if is_last:
+                return
+            await news.wait()
+
+    def stop_serving(self) -> None:
+        """Set all services to NOT_SERVING."""
+        self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
+        self._notify()
+
+    def end_watches(self) -> None:
+        """End all watches after they sent the last status."""
+        self._ended = True
+        self._notify()
+
+    def _notify(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class CallsInFlight:
+    """Counts running calls of the handlers that `counting` has wrapped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._refusing = False
+        self._none = asyncio.Event()
+        self._none.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new calls, and wait at most `seconds` until the running calls have ended."""
+        self._refusing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._none.wait()
+
+    async def _begin(self, context: Any) -> None:
+        if self._refusing:
+            # grpc itself would cancel the call, and clients do not retry cancelled calls.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+        if not self.count:
+            self._none.clear()
+        self.count += 1
+
+    def _end(self) -> None:
+        self.count -= 1
+        if not self.count:
+            self._none.set()
+
+    def counting(self, handler: Any) -> Any:
+        """Wrap a method handler so that its running calls are counted."""
+        kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        counted = self._stream if handler.response_streaming else self._unary
+        behaviour = counted(getattr(handler, kind))
+        return make(behaviour, handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: Any, context: Any) -> Any:
+            await self._begin(context)
+            try:
+                return await behaviour(request, context)
+            finally:
+                self._end()
+
+        return call
+
+    def _stream(self, behaviour: Callable[..., AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+            await self._begin(context)
+            try:
+                async for answer in behaviour(request, context):
+                    yield answer
+            finally:
+                self._end()
+
+        return call
+
+
+def _arity(streaming: bool) -> str:
+    return "stream" if streaming else "unary"
+
+
+# --- calls ------------------------------------------------------------------------------------------------
+
 
 ERROR_CODE = "perdure-error"
 """Trailing metadata key that holds the code of an error."""

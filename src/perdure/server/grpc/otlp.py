@@ -8,9 +8,8 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from perdure.server.grpc.calls import Calls
-from perdure.server.otlp.answers import encode_outcome
-from perdure.server.otlp.decode import PROTOBUF_FORM, decode
 from perdure.server.otlp.ingest import ingest
+from perdure.server.otlp.messages import PROTOBUF_FORM, decode, encode_outcome
 from perdure.service.callers import Caller, Scope
 
 FILE = trace_service_pb2.DESCRIPTOR

@@ -1,25 +1,83 @@
-"""The gRPC server: OTLP, memory, health and reflection, on one or more ports."""
+"""The gRPC server: OTLP, memory, health and reflection, on one or more ports.
+
+Reflection lists services and their message types. Its protocol has two versions with equal messages and
+different names; clients try the newer one first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from perdure.kernel.errors import StartRefused
 from perdure.kernel.lifecycle import Step, StopPhase
 from perdure.runtime.app import App, StoreApp
 from perdure.runtime.tls import Tls
-from perdure.server.grpc import otlp, reflection
-from perdure.server.grpc.calls import Calls
-from perdure.server.grpc.drain import GrpcHealth
+from perdure.server.grpc import otlp
+from perdure.server.grpc.calls import Calls, Context, GrpcHealth
 from perdure.server.grpc.memory import FILE as MEMORY_FILE
 from perdure.server.grpc.memory import MEMORY_SERVICE, MemoryServicer
 from perdure.server.grpc.otlp import TRACE_SERVICE
 from perdure.server.http.server import is_free
+
+# --- reflection -------------------------------------------------------------------------------------------
+
+
+VERSIONS = ("grpc.reflection.v1.ServerReflection", reflection.SERVICE_NAME)
+METHOD = "ServerReflectionInfo"
+FILE = reflection_pb2.DESCRIPTOR
+
+
+class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """Lists the services to callers."""
+
+    def __init__(self, calls: Calls, services: Iterable[str], pool: Any) -> None:
+        super().__init__((*services, *VERSIONS), pool)
+        self._calls = calls
+
+    async def ServerReflectionInfo(  # noqa: N802 - the protocol's name
+        self, request_iterator: AsyncIterator[Any], context: Context
+    ) -> AsyncIterator[Any]:
+        await self._calls.admit(context)
+        async for answer in super().ServerReflectionInfo(request_iterator, context):
+            yield answer
+
+    def handlers(self) -> list[Any]:
+        """Build the handlers of both versions."""
+        method = grpc.stream_stream_rpc_method_handler(
+            self.ServerReflectionInfo,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        return [grpc.method_handlers_generic_handler(name, {METHOD: method}) for name in VERSIONS]
+
+
+def build_pool(files: Iterable[Any]) -> Any:
+    """Build a pool of these files and of all files that they import."""
+    pool, added = descriptor_pool.DescriptorPool(), set()
+
+    def add(file: Any) -> None:
+        if file.name not in added:
+            added.add(file.name)
+            for dependency in file.dependencies:
+                add(dependency)
+            described = descriptor_pb2.FileDescriptorProto()
+            file.CopyToProto(described)
+            pool.Add(described)
+
+    for file in files:
+        add(file)
+    return pool
+
+
+# --- the server -------------------------------------------------------------------------------------------
+
 
 HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 DRAIN_SECONDS = 10.0
@@ -143,7 +201,7 @@ class GrpcServer:
         ]
 
     def _add_services(self, server: Any) -> None:
-        files = [health_pb2.DESCRIPTOR, reflection.FILE, otlp.FILE]
+        files = [health_pb2.DESCRIPTOR, FILE, otlp.FILE]
         handlers = [otlp.trace_service(self._calls)]
         if self._app.settings.discard_other_signals:
             handlers += otlp.discarding_services(self._calls)
@@ -151,7 +209,7 @@ class GrpcServer:
             files.append(MEMORY_FILE)
             handlers.append(self._memory.handlers())
         names = (*self._services, HEALTH_SERVICE)
-        reflecting = reflection.Reflection(self._calls, names, reflection.build_pool(files))
+        reflecting = Reflection(self._calls, names, build_pool(files))
         server.add_generic_rpc_handlers((*handlers, *reflecting.handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
 

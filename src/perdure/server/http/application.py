@@ -34,11 +34,10 @@ from perdure.langgraph.loopback import LOOPBACK
 from perdure.runtime.app import ANONYMOUS, StoreApp
 from perdure.runtime.components import Component
 from perdure.server.http import bodies
-from perdure.server.http.disconnect import CallerWatch, DisconnectWatch
-from perdure.server.http.gate import RequestGate, Sender
+from perdure.server.http.bodies import NATIVE, internal_error, public_error
+from perdure.server.http.gate import ANY, Origins, RequestGate, Sender
+from perdure.server.http.long_responses import CallerWatch, DisconnectWatch
 from perdure.server.http.mounted import Mounted, MountedResponse
-from perdure.server.http.origins import ANY, Origins
-from perdure.server.http.problems import NATIVE, internal_error, public_error
 from perdure.server.http.routes import (
     STOPPING,
     STOPS,

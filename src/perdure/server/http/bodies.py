@@ -1,22 +1,41 @@
-"""Request bodies and queries, limited and decoded; response bodies, encoded."""
+"""Request bodies and queries, limited and decoded; response bodies and errors, encoded.
+
+Errors are RFC 9457 problem documents for the native API and for paths without a protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import cache
+from http import HTTPStatus
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from perdure.kernel.checks import build_detail, parse_place
 from perdure.kernel.codec import encode_wire
-from perdure.kernel.errors import BadBody, InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
+from perdure.kernel.errors import (
+    BadBody,
+    BadQuery,
+    BadRequest,
+    InvalidInput,
+    MethodNotAllowed,
+    PerdureError,
+    RequestTimeout,
+    StorageError,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    UnsupportedMedia,
+)
 from perdure.kernel.record import open_record, usual_decoder
 
 MAX_RATIO = 100
@@ -144,3 +163,64 @@ def _at(whole: Any, steps: Sequence[str | int]) -> Any:
         except (LookupError, TypeError):
             return None
     return whole
+
+
+# --- problem documents ------------------------------------------------------------------------------------
+
+
+MEDIA_TYPE = "application/problem+json"
+
+logger = logging.getLogger(__name__)
+
+
+class NativeProtocol:
+    """Refuses a request with a problem document. Bad queries, requests and bodies are `invalid_input`."""
+
+    name = "native"
+
+    def refuse(self, error: PerdureError, request_id: str, request: Request) -> Response:
+        document = problem(error, request_id, request.url.path)
+        return Response(encode(document), document["status"], build_headers(error), MEDIA_TYPE)
+
+
+def problem(error: PerdureError, request_id: str, path: str) -> dict[str, Any]:
+    """Build the problem document of an error, without internal details."""
+    kind = InvalidInput if isinstance(error, BadQuery | BadRequest | BadBody) else type(error)
+    document = {
+        "type": f"urn:perdure:error:{kind.code}",
+        "title": HTTPStatus(kind.http_status).phrase,
+        "status": kind.http_status,
+        "detail": error.message,
+        "instance": path,
+        "code": kind.code,
+        "request_id": request_id,
+    }
+    if isinstance(error, BadBody):
+        document["location"] = list(error.location)
+    return document
+
+
+def internal_error(request_id: str) -> PerdureError:
+    """Build the error that replaces an unexpected exception; the log has the exception."""
+    return PerdureError(f"internal error; request {request_id}, see the server's log")
+
+
+def public_error(error: PerdureError, request_id: str) -> PerdureError:
+    """Return the error as its caller may read it, and log the rest under the request's id."""
+    if error.http_status >= 500:
+        logger.warning("request %s: %s: %s", request_id, error.code, error.message)
+    if not isinstance(error, StorageError):
+        return error
+    return type(error)(f"{error.public.rstrip('.')}; request {request_id}, see the server's log")
+
+
+def build_headers(error: PerdureError) -> dict[str, str]:
+    """Return the headers that a status requires."""
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": 'Bearer realm="perdure"'}
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        return {"Allow": ", ".join(error.allowed)}
+    return {"Retry-After": "1"} if isinstance(error, TooManyRequests) else {}
+
+
+NATIVE = NativeProtocol()

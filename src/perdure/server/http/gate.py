@@ -1,22 +1,162 @@
-"""Authenticates callers: credentials in headers, allowed hosts, web pages and rate limits."""
+"""Authenticates callers: credentials in headers and the login cookie, allowed hosts, web pages, rate limits.
+
+The address of a caller is that of the client, also behind trusted proxies.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from perdure.access.guesses import UNLIMITED, Guess, RateBucket
+from perdure.agents.sections import Cors
 from perdure.kernel.checks import check_text
-from perdure.kernel.errors import Forbidden, TooManyRequests, Unauthorized
+from perdure.kernel.errors import Forbidden, StartRefused, TooManyRequests, Unauthorized
 from perdure.runtime.app import ANONYMOUS, StoreApp, is_loopback
-from perdure.server.http.addresses import TrustedProxies
-from perdure.server.http.cookies import secret_in_cookie
-from perdure.server.http.origins import LOCAL_NAMES, Origins, is_own, parse_origin
 from perdure.service.callers import Caller
 
-MAX_ORIGIN = 200
+# --- addresses --------------------------------------------------------------------------------------------
+
+
+FORWARDED: Final = "x-forwarded-for"
+MAX_HOPS: Final = 20
+"""Maximum addresses read from X-Forwarded-For, from the last one."""
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class TrustedProxies:
+    """The proxies whose X-Forwarded-For header is used: the setting `trusted_proxies`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._networks = tuple(map(_parse_network, names))
+
+    def find_client(self, peer: str, read_headers: Callable[[str], Sequence[str]]) -> str:
+        """Return the client's address: the last address in X-Forwarded-For that is not a trusted proxy.
+
+        Return the peer's address if the peer is not trusted, or if the header has no such address.
+        """
+        if not self._networks or not self._trust(_parse_address(peer)):
+            return peer
+        hops = ",".join(read_headers(FORWARDED)).rsplit(",", MAX_HOPS)[-MAX_HOPS:]
+        for hop in reversed(hops):
+            address = _parse_address(hop)
+            if address is None:
+                break
+            if not self._trust(address):
+                return str(address)
+        return peer
+
+    def _trust(self, address: Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+def _parse_network(name: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        raise StartRefused(
+            f"trusted_proxies: {name!r} is no address and no network; write 10.0.0.7 or 10.0.0.0/24"
+        ) from None
+
+
+def _parse_address(text: str) -> Address | None:
+    """Parse `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` and `[2001:db8::1]:80`; return None for other text."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+# --- the login cookie -------------------------------------------------------------------------------------
+
+
+NAME: Final = "perdure"
+
+
+def cookie_name(host: str | None) -> str:
+    """Return the cookie's name with the port, because browsers share cookies between the ports of a host."""
+    port = (host or "").rpartition(":")[2]
+    return f"{NAME}_{port}" if port.isdecimal() else NAME
+
+
+def secret_in_cookie(cookies: str | None, host: str | None) -> str | None:
+    """Return the secret in a Cookie header, or None."""
+    name = cookie_name(host)
+    for part in (cookies or "").split(";"):
+        key, equals, value = part.strip().partition("=")
+        if equals and key == name and value:
+            return value
+    return None
+
+
+# --- origins ----------------------------------------------------------------------------------------------
+
+
+ANY = "*"
+ANY_PORT = ":*"
+MAX_ORIGIN = 512
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+LOCAL_ORIGINS = tuple(f"{scheme}://{name}{ANY_PORT}" for scheme in ("http", "https") for name in LOCAL_NAMES)
+"""All pages that this machine serves."""
+
+
+class Origins:
+    """The allowed origins; `http://name:*` allows all ports of a name, `*` all origins."""
+
+    def __init__(self, allowed: Sequence[str], more: Cors | None = None) -> None:
+        if ANY in allowed and len(allowed) > 1:
+            raise StartRefused("cors_allow_origins is either * or a list of origins")
+        named = (*allowed, *(more.allow_origins if more is not None else ()))
+        self.any = ANY in named or (more is not None and more.allows_every_origin)
+        patterns = [*map(_build_pattern, named), *(_build_regexes(more) if more is not None else ())]
+        self.none = not patterns
+        self.pattern = re.compile(".*" if self.any else "|".join(patterns) or "(?!)")
+
+    def allow(self, origin: str) -> bool:
+        return len(origin) <= MAX_ORIGIN and self.pattern.fullmatch(origin) is not None
+
+
+def _build_regexes(cors: Cors) -> Iterator[str]:
+    if cors.allow_origin_regex is not None:
+        yield f"(?:{cors.allow_origin_regex})"
+
+
+def _build_pattern(origin: str) -> str:
+    if origin.endswith(ANY_PORT):
+        return re.escape(origin.removesuffix(ANY_PORT)) + r"(?::[0-9]{1,5})?"
+    return re.escape(origin)
+
+
+def is_own(origin: str, host: str | None) -> bool:
+    """Return whether an origin is the server's, by the host of the request."""
+    return host is not None and origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def parse_origin(url: str | None) -> str | None:
+    """Return the origin of a URL, as browsers send it."""
+    if url is None:
+        return None
+    parts = urlsplit(url.lower())
+    default = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(default)}"
+
+
+# --- the gate ---------------------------------------------------------------------------------------------
+
+
+MAX_SHOWN_ORIGIN = 200
 MOUNTED = (
     "perdure is mounted in another web app, where every caller needs a key or a token: pass api_key to "
     "Perdure or set PERDURE_API_KEY, create a token with services.access.create_token, or pass "
@@ -99,7 +239,7 @@ class RequestGate:
         if origin is not None and self._origins.allow(origin):
             return
         if origin is not None and not self._is_own(origin, header("host")):
-            page = f"a web page of {origin[:MAX_ORIGIN]!r}"
+            page = f"a web page of {origin[:MAX_SHOWN_ORIGIN]!r}"
         elif site is not None and site not in OWN_SITES:
             page = "a web page of another origin"
         else:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.kernel.errors import PerdureError, TooLarge
-from perdure.server.http.problems import internal_error
+from perdure.server.http.bodies import internal_error
 from perdure.server.http.routes import Call, Route, RouteMatch, ServerProtocol
 
 logger = logging.getLogger(__name__)

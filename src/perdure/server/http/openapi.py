@@ -20,7 +20,7 @@ from perdure.kernel.errors import (
 )
 from perdure.kernel.record import OpenRecord
 from perdure.kernel.version import VERSION
-from perdure.server.http.problems import MEDIA_TYPE
+from perdure.server.http.bodies import MEDIA_TYPE
 from perdure.server.http.routes import Route
 
 TITLE = "perdure"

@@ -18,9 +18,8 @@ from perdure.assistants.records import Assistant
 from perdure.kernel.codec import decode_json, encode_json
 from perdure.kernel.errors import BadRequest, Conflict, NotFound, PerdureError
 from perdure.kernel.version import VERSION
+from perdure.server.http.long_responses import BEGINNING, crlf_frame
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import BEGINNING, crlf_frame
-from perdure.server.langgraph.authorization import Authorization, before, on_assistant
 from perdure.server.langgraph.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -35,11 +34,11 @@ from perdure.server.langgraph.json_rpc import (
     extract_text,
     last_answer,
 )
-from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.protocol import RequestBody, answer, check_uuid, is_uuid, iso
+from perdure.server.langgraph.routing import Authorization, LangGraphResource, before, on_assistant
 from perdure.server.langgraph.run_requests import CommandBody, RunBody
 from perdure.server.langgraph.runs import authorize_run, created, show_values
 from perdure.server.langgraph.streams import RunStream
-from perdure.server.langgraph.wire import RequestBody, answer, check_uuid, is_uuid, iso
 from perdure.streams.service import Follower
 from perdure.threads.records import Run, RunEnd
 from perdure.threads.service import Threads

@@ -12,19 +12,7 @@ from starlette.responses import Response
 from perdure.assistants.records import Assistant, IfExists
 from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, NotFound, NotSupported
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import (
-    CONFIGURABLE,
-    SCAN,
-    Authorization,
-    before,
-    check_not_taken,
-    counting,
-    on_assistant,
-    searching,
-)
-from perdure.server.langgraph.filters import equalities, matches
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.wire import (
+from perdure.server.langgraph.protocol import (
     MAX_PAGE,
     PAGE,
     Limit,
@@ -40,6 +28,19 @@ from perdure.server.langgraph.wire import (
     no_content,
     search_page,
     uuid_or_none,
+)
+from perdure.server.langgraph.routing import (
+    CONFIGURABLE,
+    SCAN,
+    Authorization,
+    LangGraphResource,
+    before,
+    check_not_taken,
+    counting,
+    equalities,
+    matches,
+    on_assistant,
+    searching,
 )
 
 assistants = LangGraphResource("assistants")

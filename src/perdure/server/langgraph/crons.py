@@ -14,20 +14,7 @@ from perdure.kernel.errors import BadRequest, NotFound
 from perdure.schedules.records import Schedule
 from perdure.schedules.service import RUN, SortField
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import (
-    Authorization,
-    Rule,
-    before,
-    config_with,
-    counting,
-    searching,
-)
-from perdure.server.langgraph.filters import matches
-from perdure.server.langgraph.protocol import get_user
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.run_requests import Durability, Nodes, RunBody, StreamMode, build_run_request
-from perdure.server.langgraph.threads import THREAD
-from perdure.server.langgraph.wire import (
+from perdure.server.langgraph.protocol import (
     PAGE,
     Limit,
     Metadata,
@@ -37,6 +24,7 @@ from perdure.server.langgraph.wire import (
     SortOrder,
     answer,
     check_uuid,
+    get_user,
     iso,
     iso_or_none,
     no_content,
@@ -44,6 +32,18 @@ from perdure.server.langgraph.wire import (
     search_page,
     uuid_or_none,
 )
+from perdure.server.langgraph.routing import (
+    Authorization,
+    LangGraphResource,
+    Rule,
+    before,
+    config_with,
+    counting,
+    matches,
+    searching,
+)
+from perdure.server.langgraph.run_requests import Durability, Nodes, RunBody, StreamMode, build_run_request
+from perdure.server.langgraph.threads import THREAD
 from perdure.threads.records import MultitaskStrategy, OnCompletion
 
 crons = LangGraphResource("crons", "runs")

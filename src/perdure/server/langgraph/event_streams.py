@@ -12,16 +12,15 @@ from starlette.responses import Response
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import BadRequest, Forbidden, InvalidInput, NotFound, PerdureError
+from perdure.server.http.long_responses import crlf_frame
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import crlf_frame
-from perdure.server.langgraph.authorization import Authorization, before, on_thread
 from perdure.server.langgraph.event_translation import MODES, SPREAD, EventTranslator, Translated
-from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.protocol import RequestBody, answer
+from perdure.server.langgraph.routing import Authorization, LangGraphResource, before, on_thread
 from perdure.server.langgraph.run_requests import CommandBody, RunBody
 from perdure.server.langgraph.runs import authorize_run, created
 from perdure.server.langgraph.streams import STREAMED, RunStream
 from perdure.server.langgraph.threads import THREAD
-from perdure.server.langgraph.wire import RequestBody, answer
 from perdure.streams.model import StreamEvent
 from perdure.streams.operations import first_of_source
 from perdure.streams.service import Follower

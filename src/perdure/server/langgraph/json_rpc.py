@@ -9,9 +9,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.kernel.errors import Forbidden, PerdureError, Unauthorized
-from perdure.server.http.delayed_json import DelayedJson
-from perdure.server.langgraph.protocol import PROTOCOL
-from perdure.server.langgraph.wire import RequestBody
+from perdure.server.http.long_responses import DelayedJson
+from perdure.server.langgraph.protocol import PROTOCOL, RequestBody
 
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601

@@ -14,10 +14,8 @@ from perdure.assistants.records import Assistant
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import PerdureError
 from perdure.kernel.version import VERSION
-from perdure.server.http.disconnect import cancel_on_disconnect
+from perdure.server.http.long_responses import cancel_on_disconnect
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import Authorization, before
-from perdure.server.langgraph.filters import matches
 from perdure.server.langgraph.json_rpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -30,10 +28,10 @@ from perdure.server.langgraph.json_rpc import (
     build_error,
     last_answer,
 )
-from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.langgraph.protocol import answer, get_graphs
+from perdure.server.langgraph.routing import Authorization, LangGraphResource, before, matches
 from perdure.server.langgraph.run_requests import RunBody
 from perdure.server.langgraph.runs import authorize_run, created, new_final_values
-from perdure.server.langgraph.wire import answer, get_graphs
 
 mcp = LangGraphResource("mcp")
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.kernel.errors import BadRequest, InvalidInput
-from perdure.server.langgraph.wire import CheckpointBody, RequestBody, check_uuid_or_none
+from perdure.server.langgraph.protocol import CheckpointBody, RequestBody, check_uuid_or_none
 from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.records import (
     Delay,

@@ -16,22 +16,11 @@ from starlette.types import Send
 from perdure.kernel.checks import optional_choice
 from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import BadRequest, Conflict, Forbidden, InvalidInput, NotFound
-from perdure.server.http.delayed_json import DelayedJson
-from perdure.server.http.disconnect import cancel_on_disconnect
+from perdure.server.http.long_responses import DelayedJson, cancel_on_disconnect
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import (
-    Authorization,
-    before,
-    get_idempotency_key,
-    on_thread,
-    with_caller,
-)
-from perdure.server.langgraph.protocol import PROTOCOL
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.run_requests import Batch, RunBody, batch_request, build_run_request
-from perdure.server.langgraph.threads import THREAD
-from perdure.server.langgraph.wire import (
+from perdure.server.langgraph.protocol import (
     PAGE,
+    PROTOCOL,
     Limit,
     Offset,
     RequestBody,
@@ -46,6 +35,16 @@ from perdure.server.langgraph.wire import (
     show_failure,
     uuid_or_none,
 )
+from perdure.server.langgraph.routing import (
+    Authorization,
+    LangGraphResource,
+    before,
+    get_idempotency_key,
+    on_thread,
+    with_caller,
+)
+from perdure.server.langgraph.run_requests import Batch, RunBody, batch_request, build_run_request
+from perdure.server.langgraph.threads import THREAD
 from perdure.service.endpoints import MAX_BATCH
 from perdure.threads.model import FAILURES, LIVE_STATUSES
 from perdure.threads.operations.queries import RunSearch

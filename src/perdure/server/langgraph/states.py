@@ -10,10 +10,7 @@ from starlette.responses import Response
 from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, InvalidInput, NotFound
 from perdure.langgraph.views import CheckpointRef
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import on_thread
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.threads import THREAD
-from perdure.server.langgraph.wire import (
+from perdure.server.langgraph.protocol import (
     PAGE,
     CheckpointBody,
     InterruptShape,
@@ -24,6 +21,8 @@ from perdure.server.langgraph.wire import (
     answer,
     get_graphs,
 )
+from perdure.server.langgraph.routing import LangGraphResource, on_thread
+from perdure.server.langgraph.threads import THREAD
 
 states = LangGraphResource("threads")
 

@@ -12,9 +12,8 @@ from perdure.items.model import MAX_KEY, MAX_LABELS, MAX_PATH
 from perdure.items.records import DEFAULT_LIMIT, DEFAULT_NAMESPACES, Item
 from perdure.kernel.errors import BadRequest
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import Authorization, Rule, before, get_fields
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.wire import Offset, RequestBody, answer, iso, no_content
+from perdure.server.langgraph.protocol import Offset, RequestBody, answer, iso, no_content
+from perdure.server.langgraph.routing import Authorization, LangGraphResource, Rule, before, get_fields
 
 store = LangGraphResource("store")
 

@@ -13,17 +13,16 @@ from starlette.responses import Response
 
 from perdure.kernel.codec import encode_json
 from perdure.kernel.errors import InvalidInput, NotFound
-from perdure.server.http.disconnect import cancel_on_disconnect
-from perdure.server.http.routes import Call
-from perdure.server.http.sse import (
+from perdure.server.http.long_responses import (
     BEGINNING,
     MEDIA_TYPE,
     EventStreamResponse,
+    cancel_on_disconnect,
     crlf_frame,
     follow_events,
 )
-from perdure.server.langgraph.authorization import Authorization, before, on_thread
-from perdure.server.langgraph.routing import LangGraphResource
+from perdure.server.http.routes import Call
+from perdure.server.langgraph.routing import Authorization, LangGraphResource, before, on_thread
 from perdure.server.langgraph.run_requests import RESUMABLE
 from perdure.server.langgraph.runs import (
     CREATING,

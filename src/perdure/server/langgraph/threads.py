@@ -16,16 +16,7 @@ from perdure.kernel import json_values
 from perdure.kernel.errors import AgentUnavailable, BadRequest, Conflict, InvalidInput, NotFound, PerdureError
 from perdure.kernel.json_values import Path
 from perdure.server.http.routes import Call
-from perdure.server.langgraph.authorization import (
-    Authorization,
-    before,
-    check_not_taken,
-    counting,
-    on_thread,
-    searching,
-)
-from perdure.server.langgraph.routing import LangGraphResource
-from perdure.server.langgraph.wire import (
+from perdure.server.langgraph.protocol import (
     PAGE,
     FailureShape,
     InterruptShape,
@@ -47,6 +38,15 @@ from perdure.server.langgraph.wire import (
     selected,
     show_failure,
     uuid_or_none,
+)
+from perdure.server.langgraph.routing import (
+    Authorization,
+    LangGraphResource,
+    before,
+    check_not_taken,
+    counting,
+    on_thread,
+    searching,
 )
 from perdure.threads.operations.search import ThreadFilter as Search
 from perdure.threads.records import Interrupt, Lifetime, PruneStrategy, Thread, ThreadStatus

@@ -19,8 +19,7 @@ from perdure.approvals.operations import LinkWithApproval
 from perdure.kernel.checks import check_choice
 from perdure.kernel.clock import to_iso
 from perdure.kernel.errors import Conflict, Forbidden, InvalidInput, NotFound, PerdureError, UnsupportedMedia
-from perdure.server.http.gate import OWN_SITES
-from perdure.server.http.origins import is_own
+from perdure.server.http.gate import OWN_SITES, is_own
 from perdure.server.http.routes import Call
 
 FORM: Final = "application/x-www-form-urlencoded"

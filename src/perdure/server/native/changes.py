@@ -10,8 +10,8 @@ from perdure.kernel.changes import changes_from
 from perdure.kernel.signals.port import Stream
 from perdure.rollouts.overview import Overview
 from perdure.server.http.bodies import encode
+from perdure.server.http.long_responses import MEDIA_TYPE, EventStreamResponse, frame
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import MEDIA_TYPE, EventStreamResponse, frame
 from perdure.service.callers import ADMIN, allows
 
 FEEDS_AN_ACTOR = 32

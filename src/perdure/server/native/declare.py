@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perdure.server.http.problems import NATIVE
+from perdure.server.http.bodies import NATIVE
 from perdure.server.http.routes import Handler, Route
 from perdure.service.callers import Scope
 from perdure.service.endpoints import PREFIX

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from perdure.kernel.pages import Page, PaginatedResult, Part
-from perdure.server.http.bodies import encode
-from perdure.server.http.problems import NATIVE
+from perdure.server.http.bodies import NATIVE, encode
 from perdure.server.http.routes import Call, Handler, Route
 from perdure.service.base import Service
 from perdure.service.endpoints import KEY, PREFIX, Endpoint, ItemList, WireForm, collect_arguments, endpoints

@@ -8,9 +8,8 @@ from typing import Literal
 
 from starlette.responses import Response
 
-from perdure.server.http.disconnect import OnDisconnect
+from perdure.server.http.long_responses import BEGINNING, OnDisconnect, encode_events, follow_events
 from perdure.server.http.routes import Call
-from perdure.server.http.sse import BEGINNING, encode_events, follow_events
 from perdure.streams.model import CONTROL, StreamEvent
 from perdure.streams.service import Follower
 

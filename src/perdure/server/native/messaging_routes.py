@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from perdure.messaging.records import SentMessage, TurnEnd
 from perdure.messaging.service import Messaging
-from perdure.server.http.delayed_json import DelayedJson
+from perdure.server.http.long_responses import MEDIA_TYPE as EVENT_STREAM
+from perdure.server.http.long_responses import DelayedJson
 from perdure.server.http.routes import Call, Route
-from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.derive import ByHand, arguments_for, derive_routes, get_endpoint
 from perdure.server.native.events import streaming
 from perdure.service.endpoints import PREFIX

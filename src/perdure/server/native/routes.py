@@ -24,8 +24,8 @@ from perdure.memory.service import Memory
 from perdure.outbox.service import Outbox
 from perdure.retention.service import Upkeep
 from perdure.schedules.service import Schedules
+from perdure.server.http.long_responses import MEDIA_TYPE
 from perdure.server.http.routes import Route
-from perdure.server.http.sse import MEDIA_TYPE
 from perdure.server.native import approval_page, changes, docs, guide, health, mcp, metrics, wire
 from perdure.server.native.declare import declaring
 from perdure.server.native.derive import derive_routes

@@ -10,10 +10,9 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.server.http.bodies import encode
-from perdure.server.http.delayed_json import MEDIA_TYPE, DelayedJson
-from perdure.server.http.disconnect import OnDisconnect, cancel_on_disconnect
+from perdure.server.http.long_responses import MEDIA_TYPE, DelayedJson, OnDisconnect, cancel_on_disconnect
+from perdure.server.http.long_responses import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.http.routes import Call, Route
-from perdure.server.http.sse import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.native.derive import ByHand, derive_routes
 from perdure.server.native.events import Since, streaming
 from perdure.service.endpoints import PREFIX

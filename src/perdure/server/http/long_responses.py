@@ -1,25 +1,203 @@
-"""Server-sent events: frames, and a response that lasts until its source ends or its client disconnects."""
+"""Responses that may take long: server-sent events, delayed JSON, and detection of disconnected clients.
+
+Server-sent events last until their source ends or their client disconnects. Blank lines before delayed JSON
+keep its connection alive.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from perdure.kernel.errors import PerdureError, TooManyRequests
-from perdure.server.http.disconnect import WATCH_SECONDS, OnDisconnect, until_disconnect
-from perdure.server.http.routes import Call
+from perdure.kernel.errors import Conflict, NotFound, PerdureError, StorageClosed, TooManyRequests
+from perdure.server.http.bodies import NATIVE, encode, internal_error, public_error
+from perdure.server.http.routes import STOPS, Call, ServerProtocol
 from perdure.streams.model import Burst, Encoding, StreamEvent
 from perdure.streams.service import Follower
+from perdure.threads.service import Threads
+
+# --- disconnected clients ---------------------------------------------------------------------------------
+
+
+WATCH_SECONDS = 0.25
+"""Duration of a request after which its client is watched."""
+
+OnDisconnect = Callable[[], Awaitable[None]]
+"""Called by a long response when its client has disconnected."""
+
+
+async def until_disconnect(receive: Receive) -> Any:
+    """Wait until the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class CallerWatch:
+    """Waits for the work of a request, until its client disconnects or the server stops.
+
+    Both are watched only after a moment, because most requests are answered before that. Use `at_once` if no
+    other caller could use the result, as with a claim.
+    """
+
+    __slots__ = ("_disconnected", "_moment", "_receive", "_stopping")
+
+    def __init__(self, receive: Receive, stopping: asyncio.Future[None], *, at_once: bool = False) -> None:
+        self._receive = receive
+        self._stopping = stopping
+        self._moment = 0.0 if at_once else WATCH_SECONDS
+        self._disconnected: asyncio.Task[Any] | None = None
+
+    async def wait(self, work: asyncio.Future[Any], seconds: float | None = None) -> bool:
+        """Wait until the work or the request has ended. Return False if neither has within `seconds`."""
+        if self._disconnected is None:
+            if self._moment:
+                done, _ = await asyncio.wait((work,), timeout=self._moment)
+                if done:
+                    return True
+            self._disconnected = asyncio.ensure_future(until_disconnect(self._receive))
+        ends = (work, self._disconnected, self._stopping)
+        done, _ = await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has disconnected."""
+        return self._disconnected is not None and self._disconnected.done()
+
+    async def end(self, *tasks: asyncio.Future[Any]) -> None:
+        """Cancel the work and the watch, and wait for both."""
+        watch = () if self._disconnected is None else (self._disconnected,)
+        left = [task for task in (*tasks, *watch) if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)
+
+
+class DisconnectWatch:
+    """Cancels the task of a request when its client disconnects.
+
+    It starts after a moment, because most requests are answered before that.
+    """
+
+    __slots__ = ("_receive", "_task", "_timer", "_watching", "left")
+
+    def __init__(self, receive: Receive) -> None:
+        self.left = False
+        self._receive = receive
+        self._task = asyncio.current_task()
+        self._watching: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        await until_disconnect(self._receive)
+        self.left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+def cancel_on_disconnect(threads: Threads, run_id: str, wanted: bool) -> OnDisconnect | None:
+    """Return a function that cancels a run when its client disconnects, if that is wanted."""
+    return partial(_cancel, threads, run_id) if wanted else None
+
+
+async def _cancel(threads: Threads, run_id: str) -> None:
+    # A run that has ended in the meantime needs no cancellation.
+    with contextlib.suppress(Conflict, NotFound):
+        await threads.cancel_run(run_id)
+
+
+# --- delayed JSON -----------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
+
+JSON_TYPE = "application/json"
+ALIVE_SECONDS = 5.0
+
+
+class DelayedJson(StreamingResponse):
+    """Sends the result of `work`. An error after the first blank line has the status 200."""
+
+    protocol: ServerProtocol = NATIVE
+
+    def __init__(
+        self,
+        call: Call,
+        work: Coroutine[Any, Any, Any],
+        *,
+        headers: Mapping[str, str] | None = None,
+        on_disconnect: OnDisconnect | None = None,
+    ) -> None:
+        super().__init__((), media_type=JSON_TYPE, headers={"X-Accel-Buffering": "no", **(headers or {})})
+        self._call = call
+        self._work = work
+        self._on_disconnect = on_disconnect
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.ensure_future(self._work)
+        caller = CallerWatch(receive, self._call.stopping.future)
+        try:
+            while not await caller.wait(work, ALIVE_SECONDS):
+                await self._send(send, b"\n", more=True)
+            if work.done():
+                await self._send_result(send, work)
+            elif not caller.has_left:
+                await self.stopped(send)
+            elif self._on_disconnect is not None:
+                await self._on_disconnect()
+        finally:
+            await caller.end(work)
+
+    async def stopped(self, send: Send) -> None:
+        """Send an error, because the server stops before the work is done."""
+        await self._refuse(send, StorageClosed(STOPS))
+
+    async def _send_result(self, send: Send, work: asyncio.Future[Any]) -> None:
+        try:
+            await self._send(send, encode(work.result()))
+        except PerdureError as error:
+            await self._refuse(send, public_error(error, self._call.request_id))
+        except Exception:
+            # Details belong in the log, not in the response.
+            logger.exception("request %s failed while it waited", self._call.request_id)
+            await self._refuse(send, internal_error(self._call.request_id))
+
+    async def _refuse(self, send: Send, error: PerdureError) -> None:
+        answer = self.protocol.refuse(error, self._call.request_id, self._call.request)
+        media_type = answer.media_type or JSON_TYPE
+        await self._send(send, bytes(answer.body), status=answer.status_code, media_type=media_type)
+
+    async def _send(
+        self, send: Send, data: bytes, *, more: bool = False, status: int = 200, media_type: str = JSON_TYPE
+    ) -> None:
+        if not self._started:
+            self._started = True
+            self.headers["Content-Type"] = media_type
+            await send({"type": "http.response.start", "status": status, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+# --- server-sent events -----------------------------------------------------------------------------------
+
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_SECONDS = 4.5

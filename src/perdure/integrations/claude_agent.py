@@ -1,4 +1,4 @@
-"""A session store for the Claude Agent SDK: its transcripts are perdure sessions."""
+"""Session store for the Claude Agent SDK (`pip install 'perdure[claude-agent]'`): transcripts as sessions."""
 
 from __future__ import annotations
 
