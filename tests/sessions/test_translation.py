@@ -15,7 +15,7 @@ from perdure.eventlog.port import LogName, compute_digest, encode_line
 from perdure.eventlog.writing import read_original, stored_line
 from perdure.integrations.openai_agents import PerdureSession
 from perdure.sessions import service
-from perdure.sessions.records import Message, Usage
+from perdure.sessions.records import Message, ToolCall, Usage
 from perdure.sessions.service import Sessions
 from perdure.sessions.transcripts.files import read_lines, read_objects
 from perdure.sessions.transcripts.reading import TranscriptTranslator, translated
@@ -249,6 +249,74 @@ async def test_a_command_of_codex_has_failed_if_its_exit_code_says_so(
     item = {"id": "i", "type": "command_execution", "command": "make", "status": status, "exit_code": code}
     await sessions.append("s", [{"type": "item.completed", "item": item}])
     assert [each.is_error for each in await messages(sessions, "s") if each.role == "tool"] == [failed]
+
+
+SAID = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (
+            {"type": "assistant", "error": "overloaded", "message": {"content": []}},
+            {"role": "system", "text": "overloaded", "is_error": True},
+        ),
+        (
+            {"type": "user", "isMeta": True, "message": {"role": "user", "content": "a caveat"}},
+            {"role": "event", "kind": "meta", "text": "a caveat"},
+        ),
+        (
+            {"type": "assistant", "parent_tool_use_id": "t-1", "message": SAID},
+            {"role": "assistant", "text": "Yes.", "parent_id": "t-1"},
+        ),
+        (
+            {"type": "result", "total_input_tokens": 7, "total_output_tokens": 2, "total_cost_usd": 0.5},
+            {"role": "result", "usage": Usage(7, 2, cost_usd=0.5), "cumulative": True},
+        ),
+        (
+            {
+                "type": "response_item",
+                "payload": {
+                    "type": "function_call_output",
+                    "call_id": "c-1",
+                    "output": {"content": "no such file", "success": False},
+                },
+            },
+            {"role": "tool", "tool_call_id": "c-1", "text": "no such file", "is_error": True},
+        ),
+        (
+            {
+                "type": "response_item",
+                "payload": {"type": "local_shell_call", "id": "l-1", "action": {"command": ["ls"]}},
+            },
+            {"role": "assistant", "tool_calls": [ToolCall("l-1", "local_shell_call", {"command": ["ls"]})]},
+        ),
+        (
+            {"type": "message", "id": "msg-1", **SAID},
+            {"role": "assistant", "text": "Yes.", "message_id": "msg-1"},
+        ),
+        (
+            {"type": "turn_context", "payload": {"cwd": "/srv/shop", "model": "m-1"}},
+            {"role": "event", "cwd": "/srv/shop", "model": "m-1"},
+        ),
+    ],
+    ids=[
+        "claude error",
+        "meta",
+        "sub-agent",
+        "totals",
+        "codex failure",
+        "codex shell",
+        "openai id",
+        "codex turn",
+    ],
+)
+async def test_what_a_line_says_is_in_its_message(
+    sessions: Sessions, record: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    await sessions.append("s", [record])
+    (message,) = (await sessions.messages("s", events=True)).items
+    assert {name: getattr(message, name) for name in wanted} == wanted
 
 
 async def test_content_of_a_line_that_is_named_outlives_a_sweep(perdure: Perdure) -> None:
