@@ -187,6 +187,7 @@ def test_shell_commands_run(command: str, tmp_path: Path) -> None:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     # What is generated for type checkers stands beside the code.
     (tmp_path / "src" / "perdure" / "kernel").mkdir(parents=True)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     assert run_in(tmp_path, *program, *words[1:]) == (0, "")
 
 

@@ -18,7 +18,7 @@ from perdure.client.lightning_wire import PREFIX
 from perdure.kernel.config import SecretKey
 from perdure.kernel.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from perdure.rollouts.records import MAX_SPANS
-from perdure.server.lightning import protocol
+from perdure.server.lightning import listing
 from perdure.server.lightning.routes import ROUTES
 
 ENQUEUE = PREFIX + "/queues/rollouts/enqueue"
@@ -224,7 +224,7 @@ async def test_a_wait_is_answered_as_soon_as_all_have_ended(visitor: Visitor) ->
 async def test_a_long_answer_is_sent_page_by_page(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch, limit: int, offset: int, expected: int
 ) -> None:
-    monkeypatch.setattr(protocol, "PAGE", 5)
+    monkeypatch.setattr(listing, "PAGE", 5)
     await visitor.post(ENQUEUE, json={"rollouts": [{"input": number} for number in range(23)]})
     answer = await visitor.post(PREFIX + "/rollouts/search", json={"limit": limit, "offset": offset})
     assert answer.status == 200
@@ -254,7 +254,7 @@ async def test_no_query_asks_for_more_than_a_page(
 async def test_what_slides_into_the_next_page_is_sent_once(
     visitor: Visitor, store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "PAGE", 2)
+    monkeypatch.setattr(listing, "PAGE", 2)
     for name in ("b", "c", "d", "e"):
         await store.update_worker(name)
     plain = type(store).query_workers
