@@ -74,10 +74,10 @@ class _Comparison:
         answered = sorted({call.response_id for call in calls if call.response_id})
         if answered:
             stored += await self._tx.all(sql.CALLS_ANSWERED, **attempt, response_ids=answered)
-            self._stored = {call.span_id: call for call in stored}
-            if not stored and len(calls) == 1:
-                return
-            self._parents.update((call.span_id, call.parent_id) for call in stored)
+        self._stored = {call.span_id: call for call in stored}
+        if not stored and len(calls) == 1:
+            return
+        self._parents.update((call.span_id, call.parent_id) for call in stored)
         for _ in range(MAX_DEPTH):
             missing = {parent for parent in self._parents.values() if parent and parent not in self._parents}
             if not missing:
