@@ -24,6 +24,7 @@ from perdure.approvals.service import Approvals
 from perdure.diagnostics.service import Diagnostics
 from perdure.kernel.codec import decode_json, encode_wire
 from perdure.kernel.errors import Forbidden, InvalidInput, NotFound, PerdureError
+from perdure.kernel.pages import Part
 from perdure.kernel.version import VERSION
 from perdure.memory.service import Memory
 from perdure.service.callers import allows
@@ -166,7 +167,8 @@ def build_server(holder: Holder, scopes: frozenset[str] | None = None) -> Server
         except Exception:
             logger.exception("the tool %s failed", name)
             return _build_result("internal: internal error; the log has the details", is_error=True)
-        text = encode_wire(answer).decode()
+        # Tools have no cursors: the answer of a list is its items.
+        text = encode_wire(answer.items if isinstance(answer, Part) else answer).decode()
         content = decode_json(text)
         return _build_result(text, content if isinstance(content, dict) else {"items": content})
 

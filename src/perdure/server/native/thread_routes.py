@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.server.http.bodies import encode
-from perdure.server.http.long_responses import MEDIA_TYPE, DelayedJson, OnDisconnect, cancel_on_disconnect
+from perdure.server.http.long_responses import JSON_TYPE, DelayedJson, OnDisconnect, cancel_on_disconnect
 from perdure.server.http.long_responses import MEDIA_TYPE as EVENT_STREAM
 from perdure.server.http.routes import Call, Route
 from perdure.server.native.derive import ByHand, derive_routes
@@ -46,7 +46,7 @@ async def _created(call: Call) -> Run:
 async def create_run(call: Call) -> Response:
     """Create a run and return its location."""
     run = await _created(call)
-    return Response(encode(run), 201, {"Content-Location": _place(run)}, MEDIA_TYPE)
+    return Response(encode(run), 201, {"Content-Location": _place(run)}, JSON_TYPE)
 
 
 async def create_and_wait(call: Call) -> Response:
@@ -77,7 +77,7 @@ async def join_run(call: Call) -> Response:
     threads, run_id = call.threads, call.path["run_id"]
     if call.request.method == "HEAD":
         await threads.get_run(run_id)
-        return Response(media_type=MEDIA_TYPE)
+        return Response(media_type=JSON_TYPE)
     return DelayedJson(call, _end_or_none(threads, run_id, call.query.timeout))
 
 
