@@ -25,6 +25,7 @@ from tests.reliability.places import (
     without_indexes,
 )
 
+from perdure.kernel.storage import postgres as postgres_driver
 from perdure.kernel.storage import postgres_schema, sqlite_engine
 from perdure.kernel.storage.port import Storage
 from perdure.kernel.storage.schema import Index, Table
@@ -160,6 +161,10 @@ async def test_a_build_may_take_longer_than_a_call(
     assert await postgres.catalog() == catalog.declared(TABLES)
 
 
+BUILDS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
+AND query LIKE 'CREATE %INDEX CONCURRENTLY%'
+"""
 BUILDING_FOR_LONG = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
 AND query LIKE 'CREATE %INDEX CONCURRENTLY%' AND clock_timestamp() - query_start > interval '0.5 seconds'
@@ -183,6 +188,40 @@ async def test_whoever_opens_during_a_build_leaves_it_alone(postgres: PostgresPl
     await watcher.close()
     await open_once(postgres)
     assert await postgres.catalog() == catalog.declared(TABLES)
+
+
+@pytest.mark.usefixtures("small_is_large")
+async def test_builds_that_start_in_the_same_moment_both_end(
+    postgres: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends one of two builds of a table that wait for each other, which is then tried again."""
+    await fill_without_indexes(postgres)
+    answers = iter([False, False])
+
+    async def has_not_seen_the_other(connection: Any, table: Any) -> bool:
+        return next(answers, None) is None and await is_busy(connection, table)
+
+    is_busy = postgres_driver._is_busy
+    monkeypatch.setattr(postgres_driver, "_is_busy", has_not_seen_the_other)
+    async with _held_up(postgres) as release:
+        stores = [postgres.open(), postgres.open()]
+        for store in stores:
+            await soon(store.run(look))
+        await until_true(lambda: _are_two_builds_there(postgres))
+        await release()
+        for store in stores:
+            await until_true(lambda store=store: _all_built(store))  # type: ignore[misc]
+            await store.close()
+    await open_once(postgres)
+    assert await postgres.catalog() == catalog.declared(TABLES)
+
+
+async def _are_two_builds_there(place: PostgresPlace) -> bool:
+    connection = await asyncpg.connect(place.url)
+    try:
+        return bool(await connection.fetchval(BUILDS) == 2)
+    finally:
+        await connection.close()
 
 
 async def test_an_index_that_a_broken_build_left_behind_is_built_again(postgres: PostgresPlace) -> None:

@@ -44,6 +44,7 @@ from perdure.kernel.tally import Tally
 
 _BUSY = "SELECT EXISTS (SELECT 1 FROM pg_stat_progress_create_index WHERE relid = $1::text::regclass)"
 _BUILD_SECONDS = 86_400.0
+_BUILD_PAUSE = 1.0
 _UNKNOWN_TABLES = """
 SELECT quote_ident(relname) FROM pg_stat_user_tables
 WHERE schemaname = current_schema() AND relname = ANY($1) AND n_live_tup > 500
@@ -277,14 +278,23 @@ class PostgresStorage:
                 await connection.execute("ANALYZE " + row[0])
 
     async def _build_indexes(self, missing: Sequence[tuple[Table, Any]]) -> None:
+        """Build indexes one by one. If another process builds one of the same table, wait for it."""
         connection = await self._connections.single()
         try:
-            for table, index in missing:
-                while await _is_busy(connection, table):  # noqa: ASYNC110 - nothing announces it
-                    await asyncio.sleep(1.0)
-                text = ddl.create_index(table, index, concurrently=True)
-                await connection.execute(text, timeout=_BUILD_SECONDS)
-                self._missing_indexes.remove(index.name)
+            while missing:
+                try:
+                    for table, index in missing:
+                        await _wait_until_idle(connection, table)
+                        text = ddl.create_index(table, index, concurrently=True)
+                        await connection.execute(text, timeout=_BUILD_SECONDS)
+                        self._missing_indexes.remove(index.name)
+                    return
+                except asyncpg.DeadlockDetectedError:
+                    # Another process has started a build of the same table in the same moment.
+                    for table, _ in missing:
+                        await _wait_until_idle(connection, table)
+                    missing = await upgrade(connection, self.schema)
+                    self._missing_indexes = [index.name for _, index in missing]
         finally:
             await connection.close()
 
@@ -323,6 +333,12 @@ class PostgresStorage:
         self._closed = True
         self.signals.close()
         self.timers.close(self._connections.close)
+
+
+async def _wait_until_idle(connection: Connection, table: Table) -> None:
+    """Wait until no index of a table is being built."""
+    while await _is_busy(connection, table):  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(_BUILD_PAUSE)
 
 
 async def _is_busy(connection: Connection, table: Table) -> bool:
