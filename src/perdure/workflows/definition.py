@@ -61,7 +61,7 @@ class Messages(Strict, frozen=True, kw_only=True):
     on_success: Text | None = None
     on_failure: Text | None = None
     on_skipped_done: Text | None = None
-    """When `skip_if` or a missing sandbox skips the phase, or when the phase was done before a retry."""
+    """When `skip_if` or a missing sandbox skips the phase, or it was done before a retry."""
     on_blocked: Text | None = None
     """When the output contains BLOCKED, unless `contains_BLOCKED` has its own message."""
     on_blocked_bypassed: Text | None = None

@@ -160,7 +160,8 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "on_start": "When the phase is started.",
         "on_success": "When the phase has succeeded.",
         "on_failure": "When the phase has failed.",
-        "on_skipped_done": "When `skip_if` or a missing sandbox skips the phase, or when the phase was done before a retry.",
+        "on_skipped_done": "When `skip_if` or a missing sandbox skips the phase, or it was done "
+        "before a retry.",
         "on_blocked": "When the output contains BLOCKED, unless `contains_BLOCKED` has its own message.",
         "on_blocked_bypassed": "When BLOCKED has no effect, because of its label or title.",
     },
