@@ -400,7 +400,7 @@ def _parse_part(
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        failures.append(f"{explain(error, kind, f'http.{name}')}; this is ignored: {advice} as documented")
+        failures.append(f"{explain(error, kind, f'http.{name}')}; it is ignored; {advice} as documented")
         return None
 
 
