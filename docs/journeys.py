@@ -134,7 +134,11 @@ JOURNEYS = (
         "An OTLP span, up to the list of traces",
         "`POST /v1/traces` with the setting `keep_traces`, then `GET /api/v1/traces`.",
         (
-            Step("server.otlp.routes", "export_traces", "reads protobuf or JSON, compressed or not"),
+            Step(
+                "server.otlp.routes",
+                "export_traces",
+                "decodes protobuf or JSON; `server/http/bodies.py` has decompressed it",
+            ),
             Step("server.otlp.ingest", "ingest", "counts what is stored and what is refused"),
             Step("spans.otlp", "receive", "turns OTLP into spans without decoding their attributes twice"),
             Step("rollouts.span_service", "SpanService.store_otlp_spans", "stores a batch at once"),

@@ -144,7 +144,7 @@ def test_it_has_no_capability_and_gets_no_new_rights(project: Path) -> None:
 def test_the_project_must_not_be_the_home_of_the_user(project: Path) -> None:
     home = project.parent / "home"
     for place in (home, project.parent, Path("/")):
-        with pytest.raises(InvalidInput, match="start perdure in a folder of the project's own"):
+        with pytest.raises(InvalidInput, match="start perdure in a folder that contains only the project"):
             confine(["true"], None, {}, sandboxed(project, project=str(place)))
 
 

@@ -45,7 +45,7 @@ async def test_how_items_are_searched(tmp_path: Path) -> None:
 def test_the_name_of_a_model_needs_langchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langchain.embeddings", None)
     (failure,) = read(tmp_path, {"index": {"embed": "nobody:knows-this"}}).failures
-    assert "for the name of a model install langchain" in failure
+    assert "if it is the name of a model, install langchain" in failure
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Operations on tokens, logins and saved views.
 
-Idempotency keys are locked in sorted order before anything else, and the audit entry is written last, so that
-neither delays other transactions.
+An operation first locks the idempotency keys, in sorted order, and writes the audit entry last. In this
+order, neither the keys nor the audit delay other transactions.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def create_token(tx: Tx, token: NewToken, without_admin: bool) -> AddedTok
     first = not await any_token(tx)
     if first and not without_admin and ADMIN not in token.scopes:
         raise InvalidInput(
-            "the first token needs the scope admin: once it exists, every caller needs a token, and no other "
-            "caller could create or revoke one. Add the scope, or confirm with without_admin (--yes)"
+            "the first token needs the scope admin. From then on every caller needs a token, and only "
+            "an admin can create or revoke tokens. Add the scope, or confirm with without_admin (--yes)"
         )
     row = TokenRow(
         id=token.token_id,

@@ -2,7 +2,8 @@
 
 A process of the server's user can read the database, settings and secrets of the server. In the bubblewrap
 sandbox a process sees the programs of the system, the project without its private files, and its own
-workspace. The network must be allowed. A server that runs as root gives the process another user.
+workspace. It has no network, unless the network is allowed. A server that runs as root executes the process
+as another user.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from perdure.kernel.config import FILE_NAME, Settings, config_file, secret_varia
 from perdure.kernel.errors import InvalidInput
 
 MAX_ENTRIES: Final = 5000
-"""Limit of names beside private files, because each of them is mounted separately."""
+"""Maximum number of names in folders with private files: the sandbox mounts each name separately."""
 MAX_WALK: Final = 50_000
 MAX_DEPTH: Final = 6
 BEGINNING: Final = "*"
-"""Ends a path that stands for all files with this beginning, such as a database and its write-ahead log."""
+"""Suffix of a path that matches every file with this prefix, such as a database and its write-ahead log."""
 _NOT_SEARCHED: Final = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__"})
 _OF_SERVICES: Final = ("/etc/perdure",)
 """Folder of keys in the documented systemd units."""
@@ -52,7 +53,7 @@ def list_private_paths(settings: Settings, *more: str | None) -> tuple[str, ...]
 
 
 class PrivatePaths:
-    """Private paths of a process, and mounts of folders without them."""
+    """Private paths of a process. It builds the mounts that hide these paths."""
 
     def __init__(
         self,
@@ -75,11 +76,11 @@ class PrivatePaths:
         return folder not in self._paths and not Path(self._home).is_relative_to(folder)
 
     def check_project(self, project: str) -> None:
-        """Refuse a project that is the user's home, a private folder, or a folder above one of the user's."""
+        """Refuse a project that is a private folder or the user's home, or that contains the home."""
         if not self.may_show(project):
             raise InvalidInput(
-                f"a sandbox cannot show the project {project}, because it is a private folder or has the "
-                "home of the user in it: start perdure in a folder of the project's own"
+                f"a sandbox cannot show the project {project}, because it is a private folder or contains "
+                "the home of the user: start perdure in a folder that contains only the project"
             )
 
     def search(self, folder: str) -> None:
@@ -101,7 +102,7 @@ class PrivatePaths:
                 yield from self.bind(os.path.join(path, name))
 
     def make_way(self, path: str) -> Iterator[str]:
-        """Return the options that create the folders above a path, which every user may enter."""
+        """Return the options that create the parent folders of a path, with permission for all users."""
         for folder in reversed(Path(os.path.dirname(path)).parents):
             yield from self._make(str(folder))
         yield from self._make(os.path.dirname(path))
@@ -123,8 +124,8 @@ class PrivatePaths:
         self._left -= len(names)
         if self._left < 0:
             raise InvalidInput(
-                f"a sandbox cannot show {folder}: more than {MAX_ENTRIES} names are beside private files; "
-                "move the private files into a folder of their own"
+                f"a sandbox cannot show {folder}: folders with private files have more than {MAX_ENTRIES} "
+                "names; move the private files into a separate folder"
             )
         return names
 
@@ -279,7 +280,7 @@ def _is_root() -> bool:
 def find_user(given: str) -> CommandUser:
     """Return the user of a name or number; InvalidInput if a command cannot be executed as that user."""
     if not _is_root():
-        raise InvalidInput(f"uid {given} needs a server that runs as root: other users cannot change theirs")
+        raise InvalidInput(f"uid {given} needs a server that runs as root: only root can change the user")
     import pwd  # Windows has no such module.
 
     try:
@@ -304,7 +305,7 @@ def _become(user: CommandUser, directory: str) -> list[str]:
 
 
 def _change_owner(folder: str, user: CommandUser) -> None:
-    """Change the owner of a folder of root. Its files stay as they are."""
+    """Change the owner of a folder if root owns it. The files in the folder keep their owners."""
     status = os.lstat(folder)
     if status.st_uid == 0:
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
@@ -365,9 +366,9 @@ def _find_failure() -> str | None:
 
 
 def _unshare(*, network: bool, drops: bool) -> list[str]:
-    """Return bubblewrap with its own namespaces and no capabilities, except to become another user."""
+    """Return the bubblewrap command: new namespaces, and no capabilities, except those to change the user."""
     program = shutil.which("bwrap") or "bwrap"
-    # Root mounts folders that other users cannot enter, and drops its rights inside.
+    # bwrap stays root to mount folders that other users cannot enter; `as_user.py` changes the user inside.
     rights = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if drops else ["--unshare-user"]
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     if not network:

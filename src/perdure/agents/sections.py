@@ -29,7 +29,7 @@ from perdure.outbox.webhooks.urls import MAX_URL, UrlPolicy
 OURS: Final = frozenset(
     {"$schema", "auth", "checkpointer", "dependencies", "env", "graphs", "http", "store", "webhooks"}
 )
-"""Supported sections; the readers of `store`, `http` and `webhooks` report unsupported parts of theirs."""
+"""Supported sections. The parsers of `store`, `http` and `webhooks` report unsupported keys in them."""
 BUILDING: Final = frozenset(
     {
         "api_version",
@@ -48,7 +48,7 @@ BUILDING: Final = frozenset(
 """Sections for building images, which are ignored."""
 INSTEAD: Final[Mapping[str, str]] = {
     "checkpointer.path": "states are kept in perdure's own database",
-    "checkpointer.serde": "only data and the types of a graph's own state are read back",
+    "checkpointer.serde": "only plain data and the types of the graph's state are decoded",
     "encryption": "encrypt the disk, or the database",
     "ui": "perdure serves no components",
     "ui_config": "perdure serves no components",
@@ -251,7 +251,7 @@ def _load_by_langchain(name: str, reason: str) -> Any:
         embeddings = import_module("langchain.embeddings")
     except ImportError:
         raise InvalidInput(
-            f"embed {name!r} cannot be loaded: {reason}; for the name of a model install langchain"
+            f"embed {name!r} cannot be loaded: {reason}; if it is the name of a model, install langchain"
         ) from None
     try:
         return embeddings.init_embeddings(name)
@@ -281,7 +281,7 @@ MAX_HEADER: Final = 4096
 NEVER_CONFIGURABLE: Final = frozenset(
     {"authorization", "cookie", "x-api-key", "x-service-key", "x-tenant-id"}
 )
-"""Headers with credentials: only a pattern that names one exactly passes it to a run."""
+"""Headers with credentials. A run gets such a header only if its full name is listed, without wildcards."""
 NEVER_SENT: Final = frozenset({"content-length", "content-type", "host", "transfer-encoding", "user-agent"})
 """Headers of a webhook that the sender sets."""
 
@@ -400,7 +400,7 @@ def _parse_part(
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        failures.append(f"{explain(error, kind, f'http.{name}')}; it is ignored, so {advice} as documented")
+        failures.append(f"{explain(error, kind, f'http.{name}')}; it is ignored; {advice} as documented")
         return None
 
 
@@ -438,7 +438,7 @@ def _parse_disabled(http: Mapping[str, Any], failures: list[str]) -> Iterator[st
     for name in DISABLES:
         given = http.get(f"disable_{name}")
         if given is not None and not isinstance(given, bool):
-            failures.append(f"http.disable_{name} must be true or false; {name} are disabled until it is")
+            failures.append(f"http.disable_{name} must be true or false; until then, {name} are disabled")
             yield name
         elif given:
             yield name

@@ -42,8 +42,8 @@ MAX_LINKS = 1000
 async def resolve(tx: Tx, resolutions: Sequence[Resolution], resumer: Resumer) -> list[str]:
     """Answer an approval and continue its run. Of concurrent answers, one wins.
 
-    It is called with one answer at a time: a second run would have to be locked after the changes of the
-    first.
+    `resolutions` has one element: the run of a second one would have to be locked after the changes of
+    the first one.
     """
     (resolution,) = resolutions
     await _resolve(tx, resolution, resumer)
@@ -117,7 +117,7 @@ async def settle_due(tx: Tx, approval_id: str, resumer: Resumer) -> None:
 
 
 async def postpone(tx: Tx, approval_id: str) -> None:
-    """Delay a due approval that could not be handled by a minute."""
+    """Set the due time of an open approval to one minute from now, after its handling failed."""
     row = await tx.one(sql.LOCK, id=approval_id)
     if row is not None and row.open:
         row.due_at = tx.now + POSTPONED

@@ -43,7 +43,7 @@ LATEST_ATTEMPTS = statement(
     """,
     row=DiagnosedAttemptRow,
 )
-# The start of an attempt's first span, among its first thousand by id.
+# The earliest start among the first :n spans of an attempt in the order of their ids.
 FIRST_SPAN = statement(
     """
     SELECT min(start_ns)
@@ -86,8 +86,8 @@ SPANS_OF = statement(
 )
 # The run that holds a line.
 GET_LINE = statement("SELECT {columns} FROM lines WHERE ns = :ns AND line = :line", row=HeldLineRow)
-# Number of rollouts without an agent that have the same priority and are ahead in a queue. Each part of the
-# count is one range of the index.
+# Number of rollouts without an agent that are ahead in a queue with the same priority, at most :n. Higher
+# priorities have their own statement, so that each statement reads one range of the index.
 AHEAD_IN_QUEUE = statement(
     """
     SELECT count(*)
@@ -163,7 +163,7 @@ HELD_BY_WORKERS = statement(
     """,
     row=HeldCountRow,
 )
-# The entries of the audit at a time.
+# The earliest entries of the audit between two times, earliest first.
 AUDIT_AT = statement(
     """
     SELECT {columns}
@@ -185,7 +185,7 @@ AUDIT_BEFORE = statement(
     """,
     row=DiagnosedAuditRow,
 )
-# The run that was created on a thread at a time and cancelled the one before it.
+# The earliest run created on a thread between two times with one of these strategies, which stop other runs.
 REPLACEMENT = statement(
     """
     SELECT {columns:n}

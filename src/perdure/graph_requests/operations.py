@@ -178,7 +178,7 @@ async def get_answer(tx: Tx, request_id: str) -> GraphAnswerRow | None:
 
 
 async def end(tx: Tx, request_id: str, kinds: Kinds) -> GraphAnswerRow | None:
-    """End a request without a waiting caller; return the answer if it came before."""
+    """Cancel a request that no caller waits for. If it was answered earlier, return the answer."""
     await _cancel(tx, [request_id], kinds)
     return await tx.one(sql.GET_ANSWER, id=request_id)
 

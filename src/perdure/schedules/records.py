@@ -37,7 +37,7 @@ class Schedule(Record, kw_only=True):
     overlap: Overlap = "concurrent"
     """Whether the schedule fires while its earlier work has not ended."""
     misfire: Misfire = "once"
-    """Which of the times fire that were missed while no server was running."""
+    """Which firing times still fire if they were missed while no server was running."""
     timeout: float | None = None
     """Time limit of the started work in seconds."""
     unless: str | None = None

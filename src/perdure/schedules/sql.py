@@ -145,17 +145,17 @@ LIST_FIRINGS = statement(
 )
 _LAST_STARTED = """(SELECT due_at FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL
        ORDER BY due_at DESC LIMIT 1 OFFSET :last)"""
-# Delete all firings of a schedule that were not skipped, except the latest.
+# Delete the started firings of a schedule, open or ended. Keep the latest :last + 1.
 TRIM_FIRINGS = statement(
     "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND due_at < "
     + _LAST_STARTED
 )
-# Delete the open ones among them, which are counted.
+# Delete only the open firings that TRIM_FIRINGS would delete: their number is subtracted from `running`.
 TRIM_OPEN = statement(
     "DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NULL AND open IS NOT NULL"
     " AND due_at < " + _LAST_STARTED
 )
-# Delete all skipped firings of a schedule, except the latest.
+# Delete the skipped firings of a schedule. Keep the latest :last + 1.
 TRIM_SKIPPED = statement(
     """
     DELETE FROM firings WHERE ns = :ns AND schedule_id = :id AND skipped IS NOT NULL AND due_at <

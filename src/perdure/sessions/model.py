@@ -17,7 +17,7 @@ T = TypeVar("T")
 DESCRIBED_LINES = 200
 """Maximum number of lines at each end of a long session that a list reads."""
 FEW_BYTES = 4 << 10
-"""Size of the part at each end of a long session that a list reads first."""
+"""Bytes that a list first reads at each end of a long session."""
 SNIPPET = 160
 """Length of the part of a message that a list or a search shows."""
 
@@ -53,7 +53,7 @@ class Session(msgspec.Struct, kw_only=True):
     sub_agents: list[SubAgent] = []
 
 
-# Not a Part, because a reader may continue at the end, where `after` is a position.
+# No `Part` of a list: its `next` is null at the end, but a reader continues there from the position `after`.
 class TranscriptPage(msgspec.Struct, Generic[T], kw_only=True):
     """Messages or lines of a session. Continue with `after`; `end` is true if there are no more."""
 
@@ -104,13 +104,13 @@ def described(edges: Edges) -> Session:
 
 
 def is_described(session: Session) -> bool:
-    """Return whether the description of a session has the usual fields."""
+    """Return whether a session has its first message, last message and model, or was read as a whole."""
     has_edges = session.first_message and session.last_message and session.model
     return session.messages is not None or bool(has_edges)
 
 
 def _beginning(lines: Sequence[Line]) -> list[Message]:
-    """Return the first messages, up to one of a user."""
+    """Return the messages from the beginning through the first user message."""
     messages: list[Message] = []
     for message in messages_in(lines[:DESCRIBED_LINES]):
         messages.append(message)
@@ -120,7 +120,7 @@ def _beginning(lines: Sequence[Line]) -> list[Message]:
 
 
 def _ending(lines: Sequence[Line]) -> list[Message]:
-    """Return the last messages, from one of an assistant that names its model."""
+    """Return the messages from the last assistant message with a model through the end."""
     messages: list[Message] = []
     for line in reversed(lines[-DESCRIBED_LINES:]):
         messages[:0] = messages_in([line])

@@ -61,7 +61,7 @@ class Messages(Strict, frozen=True, kw_only=True):
     on_success: Text | None = None
     on_failure: Text | None = None
     on_skipped_done: Text | None = None
-    """When the phase is skipped on its own condition, or was done before a retry."""
+    """When `skip_if` or a missing sandbox skips the phase, or it was done before a retry."""
     on_blocked: Text | None = None
     """When the output contains BLOCKED, unless `contains_BLOCKED` has its own message."""
     on_blocked_bypassed: Text | None = None
@@ -359,7 +359,7 @@ class Cron(Strict, frozen=True, kw_only=True):
     overlap: Literal["skip", "concurrent"] = "skip"
     """Whether the cron fires while its previous run has not ended."""
     misfire: Literal["once", "skip", "all"] = "once"
-    """Which firing times count that were missed while no server was running."""
+    """Which firing times still fire if they were missed while no server was running."""
     timeout: Seconds | None = None
     """Timeout in seconds of the workflow or handler."""
     discover: Any = None

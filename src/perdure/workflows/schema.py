@@ -18,7 +18,7 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "phases": "The phases, in their order.",
         "kind": "Kind of the file: `agent` for a workflow.",
         "description": "What the workflow does, for lists.",
-        "trigger": "What usually starts the workflow; it is shown and starts nothing.",
+        "trigger": "Label that says what usually starts the workflow. It has no effect.",
         "variables": "Texts that describe the workflow to readers; templates do not read them.",
         "status_checklist": "Whether `checklist` of a run has a line for each phase.",
         "final_message": "Message of a run that succeeded, a template.",
@@ -43,8 +43,8 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "callable": "Name of a Python function that `@agents.callable` has registered.",
         "http": "Request that the phase sends.",
         "workflow": "Name of the workflow that the phase starts.",
-        "context": "Values that the started workflow gets over those of this run; texts in it are templates.",
-        "items": "List of a map phase, or a template that yields a list or a line for each item.",
+        "context": "Values for the started workflow, which override this run's context; texts are templates.",
+        "items": "List of a map phase, or a template that yields a list, or text with one item per line.",
         "max_parallel": "Maximum number of items of a map phase that are executed at once.",
         "seconds": "Duration of a wait phase.",
         "until_time": "Time in ISO 8601 at which a wait phase ends, a template.",
@@ -54,7 +54,7 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "model": "Model for the agent, a template; without one, `workflow_models` of the settings decides.",
         "variant": "Variant of the model, a template; without one, `workflow_variants` decides.",
         "depends_on": "Phases that end before this one starts.",
-        "trigger_rule": "Required results of these phases.",
+        "trigger_rule": "Results of the phases in `depends_on` that let this phase start.",
         "output_var": "Another name of the output; for a loop, the name of its result.",
         "approval_gate": "Gate at which the run waits after the phase, if `workflow_gates` switches it on.",
         "approval_artifact": "Content to review before the answer, a template.",
@@ -104,17 +104,17 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
     definition.Blocked: {
         "action": "`fail` fails the phase, `continue` goes on, `pause` asks a person.",
         "message": "Error or question, a template.",
-        "unless_label": "Label of the issue that makes BLOCKED not count.",
-        "unless_title_matches": "Regular expression for titles that make BLOCKED not count, matched without "
-        "regard to case.",
-        "bypass_message": "Entry of the history when BLOCKED does not count, a template.",
+        "unless_label": "BLOCKED has no effect if the issue has this label.",
+        "unless_title_matches": "BLOCKED has no effect if the title matches this regular expression; the "
+        "case is ignored.",
+        "bypass_message": "Entry of the history when BLOCKED has no effect, a template.",
     },
     definition.ReadyRule: {
         "action": "`continue` goes on, `pause` asks a person, `fail` fails the phase.",
         "message": "Entry of the history, error or question, a template.",
     },
     definition.OnSuccess: {
-        "set_phase": "Current phase of a run that has succeeded.",
+        "set_phase": "Value of `current_phase` after the run has succeeded.",
     },
     definition.ReviewLoop: {
         "max_cycles": "Maximum number of fixes.",
@@ -160,9 +160,10 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "on_start": "When the phase is started.",
         "on_success": "When the phase has succeeded.",
         "on_failure": "When the phase has failed.",
-        "on_skipped_done": "When the phase is skipped on its own condition, or was done before a retry.",
+        "on_skipped_done": "When `skip_if` or a missing sandbox skips the phase, or it was done "
+        "before a retry.",
         "on_blocked": "When the output contains BLOCKED, unless `contains_BLOCKED` has its own message.",
-        "on_blocked_bypassed": "When BLOCKED does not count.",
+        "on_blocked_bypassed": "When BLOCKED has no effect, because of its label or title.",
     },
     definition.Classification: {
         "intent": "Name of the intent of the message.",
@@ -188,7 +189,7 @@ ABOUT: Final[Mapping[type[Strict], Mapping[str, str]]] = {
         "enabled": "Whether the cron fires.",
         "jitter": "Random delay of at most this many seconds after the scheduled time.",
         "overlap": "Whether the cron fires while its previous run has not ended.",
-        "misfire": "Which firing times count that were missed while no server was running.",
+        "misfire": "Which firing times still fire if they were missed while no server was running.",
         "timeout": "Timeout in seconds of the workflow or handler.",
         "discover": "For GitHub: stored, but without effect.",
         "mode": "For GitHub: stored, but without effect.",
@@ -212,13 +213,14 @@ EVERYWHERE: Final = "everywhere"
 CLAIMED: Final = "input"
 LOOPS: Final = "input of a `generic_loop`"
 VARIABLES: Final = (
-    Variable("NAME", EVERYWHERE, "Value of the run's context, such as `{{title}}`. It hides names below."),
+    Variable("NAME", EVERYWHERE, "Value of the context, such as `{{title}}`. It hides the names below."),
     Variable("NAME.a.b", EVERYWHERE, "Value in an object or, by its number from 0, in a list."),
     Variable("PHASE", EVERYWHERE, "Output of the phase of this name; of a map, the list of its outputs."),
     Variable(
         "OUTPUT_VAR",
         EVERYWHERE,
-        "That output by `output_var`; of a loop, `completed` and `iterations`, or `approved` and `cycles`.",
+        "The same output under the name in `output_var`. For a loop: its result, with `completed` and "
+        "`iterations`, or `approved` and `cycles`.",
     ),
     Variable("phaseOutputs", EVERYWHERE, "Outputs by name, such as `{{phaseOutputs.plan}}`."),
     Variable("scratch", EVERYWHERE, "Scratch of the run, with the state of its loops."),

@@ -50,7 +50,7 @@ async def chat(
     ] = None,
     thread: Annotated[
         str | None,
-        text("NAME", "Name of a conversation of its own (default: one per assistant).", "--thread"),
+        text("NAME", "Name of a separate conversation (default: one for each assistant).", "--thread"),
     ] = None,
     new: Annotated[bool, flag("--new", help="Begin a new session.")] = False,
 ) -> None:
@@ -183,7 +183,7 @@ class ChatSession:
         elif word == "/reset":
             await self._reset()
         elif word.startswith("/") and not rest and word[1:].isalpha():
-            warn(f"there is no command {word}; /help shows those that are")
+            warn(f"there is no command {word}; /help lists the commands")
         else:
             await self.say(line)
         return False

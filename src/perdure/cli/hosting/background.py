@@ -38,7 +38,7 @@ MAX_MESSAGE = 1 << 20
 
 
 class StartOrder(msgspec.Struct, kw_only=True):
-    """The command's order for the server that it starts."""
+    """Message from the command to the server process that it starts."""
 
     log_file: str | None = None
     options: dict[str, Any] = {}

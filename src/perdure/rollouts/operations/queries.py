@@ -45,7 +45,7 @@ class Query:
     place: Place | None = None
     """The row after which the page begins."""
     keyset: Keyset[Any, Place | None] | None = None
-    """The key that cursors of the list name; None for no cursors."""
+    """Sort key encoded in the cursors of the list; None for a list without cursors."""
     total: bool = True
     """Whether to return the total even if the rows must be counted."""
 
@@ -205,9 +205,9 @@ def _statuses(query: Query) -> tuple[str, ...] | None:
 async def _merge_statuses(
     tx: Tx, query: Query, kind: str, order: SortOrder, statuses: Sequence[str]
 ) -> Page[RolloutRecordRow]:
-    """Read the page from the heads of each status, which an index orders; take the total from the counts.
+    """Merge the first rows of each status into a page; take the total from the stored counts.
 
-    The time does not grow with the number of rollouts.
+    An index orders the rows of a status, so the time does not grow with the number of rollouts.
     """
     counted = {row.status: int(row.total) for row in await tx.all(sql.COUNT_BY_STATUS, kinds=[kind])}
     total = sum(counted.get(status, 0) for status in statuses)
@@ -274,7 +274,7 @@ async def query_attempts(
 async def query_spans(
     tx: Tx, rollout_id: str, attempt_id: str | None, query: Query, kinds: Sequence[str]
 ) -> tuple[Page[SpanRecordRow], Mapping[str, bytes]]:
-    """Return a page of a rollout's spans, and the parts that they share by hash."""
+    """Return a page of a rollout's spans, and a mapping from hash to content of parts that spans share."""
     await refuse_deleted(tx, rollout_id)
     if attempt_id == "latest":
         latest = (await _latest(tx, [rollout_id], kinds)).get(rollout_id)

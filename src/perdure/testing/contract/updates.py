@@ -1,4 +1,4 @@
-"""Explicit updates of a rollout: the given fields are set, and queue, end time and waiters follow."""
+"""Explicit updates of a rollout: they set the given fields, and adapt queue, end time and waiters."""
 
 from __future__ import annotations
 

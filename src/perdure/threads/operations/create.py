@@ -102,7 +102,7 @@ async def _create(
     while rest:
         taken, rest = _split_by_thread(requests, rest)
         if rest:
-            # Later requests may stop runs of earlier ones.
+            # A later request may stop the run of an earlier request, which therefore must not be claimed yet.
             creation.taking = None
         await creation.round([(number, requests[number]) for number in taken])
     await creation.tidy()
@@ -224,7 +224,7 @@ class _Creation:
         return None
 
     async def _stop_others(self, accepted: Sequence[tuple[int, NewRun]], live: dict[str, list[str]]) -> None:
-        """End the runs that the multitask strategies of new runs stop."""
+        """End the live runs of a thread if the multitask strategy of a new run interrupts or rolls back."""
         stopping = {
             run_id: (_STOPPING[request.strategy], request.grace)
             for _, request in accepted
