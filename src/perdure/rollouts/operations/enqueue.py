@@ -115,8 +115,8 @@ async def enqueue(
     """Enqueue each request, and return its rollout.
 
     `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of the
-    locked lines. `new_lines` have new ids as names, so they are inserted without a lock. The caller next writes the
-    claims of `taking` and the lines of these claims; no such line is in `new_lines`.
+    locked lines. `new_lines` have new ids as names, so they are inserted without a lock. The caller next
+    writes the claims of `taking` and the lines of these claims; no such line is in `new_lines`.
     If the idempotency key of a request exists, the answer is the first rollout with that key.
     """
     existing = await _find_by_keys(tx, requests)
