@@ -323,7 +323,7 @@ class _Reading:
         return None if thread is None else thread.checkpoint_id, self._references[run.id].checkpoint_id
 
     def _state(self, run: RunRow) -> StateRow | None:
-        """Return the state to continue from: the run's latest, the requested, or the thread's latest state."""
+        """Return the state to continue from: the run's latest, the requested or the thread's latest state."""
         latest_id, asked = self._candidates(run)
         latest = self._states.get((run.thread_id, latest_id or ""))
         if asked is None or (latest is not None and latest.run_id == run.id):
