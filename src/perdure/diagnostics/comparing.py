@@ -1,4 +1,4 @@
-"""Reads of the attempts to be compared, and of their spans."""
+"""Reads of attempts for a comparison, and of the spans of these attempts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def _with_spans(tx: Tx, rollout: DiagnosedRolloutRow, attempt: DiagnosedAt
 async def read_spans(
     tx: Tx, rollout_id: str, wanted: Sequence[SpanOutlineRow]
 ) -> tuple[list[SpanRecordRow], dict[str, bytes]]:
-    """Return the contents of spans, and their shared parts."""
+    """Return the contents of spans and the parts that spans share."""
     ids = sorted({span.span_id for span in wanted})
     rows = [] if not ids else await tx.all(sql.SPANS_OF, rollout_id=rollout_id, ids=ids)
     named = {(span.attempt_id, span.span_id) for span in wanted}

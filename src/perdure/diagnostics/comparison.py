@@ -1,4 +1,4 @@
-"""Comparison of two attempts of a rollout, span by span, with their first difference."""
+"""Comparison of two attempts of a rollout, span by span, with the first difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perdure.spans.records import Span
 from perdure.traces.outline import SpanOutline, SpanOutlineRow, outline_from
 
 MOST_SPANS = 500
-"""Number of compared spans of each attempt, from the first one on."""
+"""Number of spans compared per attempt, from the first span on."""
 MOST_BYTES = 8 * 2**20
 """Limit of span contents that one comparison reads; further spans are compared by outline."""
 MOST_DIFFERENCES = 20
@@ -26,7 +26,7 @@ PairKind = Literal["same", "changed", "left", "right"]
 _VOLATILE: Final = re.compile(
     r"(^|[._])(id|ids|uuid|pid|port|seed|time|times|timestamp|duration|latency|thread|created|nano|ns|ms)$"
 )
-"""Names of attributes whose values differ in every execution."""
+"""Names of attributes with values that differ in every execution."""
 
 
 class ComparedAttempt(Record, kw_only=True):

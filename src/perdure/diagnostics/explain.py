@@ -123,7 +123,7 @@ def _nth(facts: RolloutFacts, number: int) -> str:
     return f"attempt {number} of {facts.limits.max_attempts}"
 
 
-# --- what waits -------------------------------------------------------------------------------------------
+# --- waiting ----------------------------------------------------------------------------------------------
 
 
 def _explain_waiting(facts: RolloutFacts, now: int) -> Explanation:
@@ -236,7 +236,7 @@ def _format_workers(workers: WorkerFacts) -> str:
     return text if workers.places is None else f"{text}, with {workers.free} of {workers.places} slots free"
 
 
-# --- what is executed -------------------------------------------------------------------------------------
+# --- executing --------------------------------------------------------------------------------------------
 
 
 def _explain_executing(facts: RolloutFacts, now: int) -> Explanation:
@@ -272,7 +272,7 @@ def _format_deadlines(facts: RolloutFacts, latest: AttemptFacts, now: int) -> li
     return sentences or ["it has no timeout"]
 
 
-# --- what has ended ---------------------------------------------------------------------------------------
+# --- ended ------------------------------------------------------------------------------------------------
 
 
 def _explain_ended(facts: RolloutFacts, now: int) -> Explanation:

@@ -54,7 +54,7 @@ _ROLLOUT = _select(
 
 # Rollouts of all kinds.
 ROLLOUTS = statement(_ROLLOUT + _RANGE, row=RolloutMatchRow)
-# Rollouts of some kinds, among the first ones of the range.
+# Rollouts of some kinds, among the first rollouts of the range.
 ROLLOUTS_OF_KINDS = statement(
     "SELECT {columns} FROM ("
     + (_ROLLOUT + _FIRST + ":most) AS r ")
@@ -98,7 +98,7 @@ NEWEST_THREADS = statement(
     _THREAD + "temporary IS NULL ORDER BY created_at DESC LIMIT 1",
     row=ObjectMatchRow,
 )
-# Spans among those of the newest rollouts; span ids have no index of their own, see ADR 28.
+# Spans of the newest rollouts, because no index has the span ids; see ADR 28.
 SPANS = statement(
     """
     SELECT s.span_id AS id, s.name AS title, s.status_code AS status, s.start_ns / 1000 AS time,
@@ -181,7 +181,7 @@ NAMED_SCHEDULES = statement(
     _SCHEDULE + "name IS NOT NULL AND name >= :first AND name < :last ORDER BY name LIMIT :n",
     row=ObjectMatchRow,
 )
-# The newest schedule, including those of servers.
+# The newest schedule, including schedules of servers.
 NEWEST_SCHEDULES = statement(
     _SCHEDULE + "coalesce(origin, :api) {among:origins} ORDER BY created_at DESC, id DESC LIMIT 1",
     row=ObjectMatchRow,

@@ -53,7 +53,7 @@ LAST: Final = "last"
 AFTER_ALL: Final = "\U0010ffff"
 """Sorts after every character of an id."""
 NEWEST_SPANS = 20_000
-"""Number of newest spans among which a span is searched by its id only."""
+"""A search by span id alone reads this number of the newest spans."""
 MOST_ROLLOUTS = 2000
 """Number of rollouts of a range that are read to find some kinds."""
 MAX_FOUND: Final = 100
@@ -97,7 +97,7 @@ _NEWEST: Final[dict[Kind, tuple[Statement[ObjectMatchRow], Sequence[dict[str, An
     "effect": (sql.NEWEST_EFFECTS, [{}]),
     "resources": (sql.NEWEST_RESOURCES, [{}]),
 }
-"""The statements that find the newest of a kind, with their values; the newest row counts."""
+"""The statements that find the newest object of a kind, with their values; the newest row counts."""
 
 
 class IdMatch(Record, kw_only=True):
@@ -128,7 +128,7 @@ class IdFilter(NamedTuple):
 
 
 async def starting(tx: Tx, wanted: IdFilter) -> list[IdMatch]:
-    """Return the objects whose ids begin with the prefix, up to the limit of each kind."""
+    """Return the objects with ids that begin with the prefix, up to the limit of each kind."""
     matches = [rollout_to_match(row) for row in await _find_rollouts(tx, wanted)]
     for kind, statements in _STARTING.items():
         if kind in wanted.kinds:
@@ -179,14 +179,14 @@ async def _newest(tx: Tx, kind: Kind) -> list[IdMatch]:
 
 
 class TokenMatches(NamedTuple):
-    """Tokens, and the time at which they were read."""
+    """Tokens, and the time of the read."""
 
     now: int
     rows: list[TokenRow]
 
 
 async def tokens_starting(tx: Tx, wanted: IdFilter) -> TokenMatches:
-    """Return the tokens whose ids begin with the prefix."""
+    """Return the tokens with ids that begin with the prefix."""
     return TokenMatches(tx.wall, await tx.all(sql.TOKENS, **wanted.bounds("token")))
 
 

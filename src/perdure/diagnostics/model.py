@@ -132,7 +132,7 @@ class HeldCountRow(NamedTuple):
 
 
 class DiagnosedAuditRow(msgspec.Struct):
-    """An entry of the audit: `object` has ids, separated by commas, and `count` their number.
+    """An entry of the audit: `object` has ids, separated by commas, and `count` is the number of ids.
 
     Its id is its time.
     """
@@ -145,7 +145,7 @@ class DiagnosedAuditRow(msgspec.Struct):
 
 
 class ReplacementRow(NamedTuple):
-    """The run for which another one was cancelled."""
+    """The run that replaced a cancelled run."""
 
     id: str
     strategy: str
@@ -166,11 +166,11 @@ class AskedRow(NamedTuple):
     next: str
 
 
-# --- what was found ---------------------------------------------------------------------------------------
+# --- facts ------------------------------------------------------------------------------------------------
 
 
 class WorkerRows(NamedTuple):
-    """The workers of a namespace, and the number of rollouts of a kind that each of them executes."""
+    """The workers of a namespace, and the number of rollouts of a kind that each worker executes."""
 
     workers: Sequence[DiagnosedWorkerRow] = ()
     held: Sequence[HeldCountRow] = ()
@@ -230,7 +230,7 @@ class LineFacts(msgspec.Struct, frozen=True):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """The live workers of a queue that have the agent; otherwise the last one with a sign of life."""
+    """The live workers of a queue that have the agent; without one, the worker with the last sign of life."""
 
     alive: int = 0
     places: int | None = None
@@ -238,13 +238,13 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     last_id: str | None = None
     last_heard: int | None = None
     stopped: bool = False
-    """True if that last worker has signed off."""
+    """True if the worker `last_id` has signed off."""
     other_agents: tuple[str, ...] | None = None
-    """The agents of the live workers of the queue, if none of them has the agent."""
+    """The agents of the queue's live workers, if no live worker has the agent."""
 
 
 class AuditMatch(msgspec.Struct, frozen=True):
-    """The audit entry of a change; `instead` is the run that replaced a cancelled one."""
+    """The audit entry of a change; `instead` is the run that replaced a cancelled run."""
 
     actor: str | None = None
     action: str | None = None
@@ -358,7 +358,7 @@ def shown(facts: RolloutFacts) -> dict[str, Any]:
 
 
 def shown_thread(facts: ThreadFacts) -> dict[str, Any]:
-    """Return the facts of a thread for programs, with those of its current run."""
+    """Return the facts of a thread and its current run, for programs."""
     values = {
         "last_run_id": facts.last_run,
         "last_run_status": facts.last_status,
@@ -418,7 +418,7 @@ def build_facts(rows: RolloutRows, *, known: bool, since: int) -> RolloutFacts:
 
 
 def thread_facts(rows: ThreadRows, busy: RolloutFacts | None) -> ThreadFacts:
-    """Build the facts of a thread, with those of its current run."""
+    """Build the facts of a thread and its current run."""
     row, run, state = rows.row, rows.last_run, rows.asked
     return ThreadFacts(
         id=row.id,
@@ -531,7 +531,7 @@ def _build_presence(row: DiagnosedWorkerRow) -> _Presence:
 
 
 def _parse_queues(stats: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the queues that a worker serves; a worker of an earlier release names a single one."""
+    """Return the queues that a worker serves; a worker of an earlier release names a single queue."""
     queues, queue = stats.get("queues"), stats.get("queue")
     if isinstance(queues, list):
         return frozenset(map(str, queues))

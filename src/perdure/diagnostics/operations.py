@@ -1,4 +1,4 @@
-"""Reads of the rows behind an explanation, only those that the status needs, in one transaction."""
+"""Reads of the rows behind an explanation in one transaction. Only rows needed for the status are read."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def _find_workflow_run(tx: Tx, id: str) -> WorkflowRunRows | None:
     return None
 
 
-# --- what it waits for ------------------------------------------------------------------------------------
+# --- reasons for waiting ----------------------------------------------------------------------------------
 
 
 async def _find_line(tx: Tx, line: str, priority: int, place: int) -> LineFacts:
@@ -241,7 +241,7 @@ async def _find_queued_by(tx: Tx, row: DiagnosedRolloutRow) -> AuditMatch:
 async def _find_requeues(
     tx: Tx, row: DiagnosedRolloutRow, attempts: Sequence[DiagnosedAttemptRow], uncharged: int
 ) -> dict[int, Requeue]:
-    """Return the requeues after attempts that the rules do not follow by another one."""
+    """Return the requeues after attempts for which the rules allow no further attempt."""
     limits, tries = decode_limits(row.config), count_tries(attempts, uncharged)
     requeues = {}
     for attempt, following in pairwise(attempts):

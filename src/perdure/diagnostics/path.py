@@ -97,7 +97,7 @@ class PathRows(NamedTuple):
 
     row: DiagnosedRolloutRow
     attempts: Sequence[DiagnosedAttemptRow]
-    """The latest ones, in their order."""
+    """The latest attempts, in order."""
     uncharged: int
     """Number of attempts that do not count, of all attempts."""
     spans: Mapping[str, int]
@@ -249,7 +249,7 @@ class _Path:
         self._add(RUNNING, "first span", cause, since, attempt, exact=False)
 
     def _add_attempt_end(self, attempt: DiagnosedAttemptRow, *, last: bool) -> None:
-        """Add the status after an attempt. That of the last attempt is checked against the rollout."""
+        """Add the status after an attempt. After the last attempt, check the status against the rollout."""
         row, number = self._rows.row, attempt.sequence_id
         if attempt.reason == STOPPED or attempt.status not in (REPORTED | LAPSED):
             return

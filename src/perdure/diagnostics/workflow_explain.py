@@ -83,7 +83,7 @@ def _format_question(row: ApprovalRow, now: int) -> str:
 
 
 def _explain_open(rows: WorkflowRunRows, now: int) -> Explanation:
-    """Explain what the phases of an open run do."""
+    """Explain the phases of an open run."""
     children = [node for node in rows.nodes if node.child_run_id is not None and node.status == WAITING]
     timed = [node for node in rows.nodes if node.due_at is not None and node.status == WAITING]
     executed = [node for node in rows.nodes if node.status == RUNNING]
@@ -126,7 +126,7 @@ def _build_facts(rows: WorkflowRunRows) -> dict[str, Any]:
 
 
 def explain_approval(row: ApprovalRow, now: int) -> Why:
-    """Explain what an approval waits for, or how it was resolved."""
+    """Explain why an approval waits, or how it was resolved."""
     rule, sentence = _explain_approval(row, now)
     facts = {
         "workflow_run_id": row.workflow_run_id,

@@ -25,7 +25,7 @@ BUILD_SECONDS = 900.0
 """A node counts as being built for this long after its process stopped."""
 CHILD_ROWS = 200
 MOST_CHILDREN = 2000
-"""Limit of children in a summary; the last ones are left out."""
+"""Maximum number of children in a summary; later children are left out."""
 FOR_EVER = 2**62
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class TocBuilder:
     """Builder of due nodes. Each node is stored before the next one starts.
 
     The `builder` argument is the id of the job: after a crash, the next attempt of the same job continues at
-    once. Another job waits until the lease of the first one ends.
+    once. Another job waits until the lease of the first job ends.
     """
 
     def __init__(self, storage: Storage, summariser: Summariser) -> None:

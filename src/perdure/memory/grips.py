@@ -100,7 +100,7 @@ def _count_overlap(terms: frozenset[str], text: str) -> float:
 
 
 def inherited(bullet: str, children: Sequence[Child], grips: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    """Return the grips of a parent's line: those of its children's lines that share its words.
+    """Return the grips of a parent's line: the grips of the child lines that share words with it.
 
     `grips` has the grip ids of each line of each child.
     """

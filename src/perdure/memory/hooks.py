@@ -25,7 +25,7 @@ EVENTS: Final[Mapping[str, tuple[EventType, EventRole]]] = {
 }
 """The event of each hook; any other hook is a message of the user."""
 RETRY_MS: Final = 60_000
-"""Equal hooks without a time count as one if they come in the same minute."""
+"""Equal hooks without a time are stored once if they come in the same minute."""
 MESSAGES: Final = ("message", "prompt", "tool_response", "tool_input")
 METADATA: Final = ("tool_name", "cwd")
 CUT: Final = "\n[cut]"

@@ -17,7 +17,7 @@ POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.
 class MemoryIndexer:
     """Indexer of pending documents.
 
-    An effect is done when its namespace has no pending documents, also those of other effects.
+    An effect is done when its namespace has no pending documents, including documents of other effects.
     """
 
     name = INDEX_CONSUMER

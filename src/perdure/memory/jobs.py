@@ -64,10 +64,10 @@ class MemoryJobs:
             await self.storage.run(enqueue_jobs, [segments_job(wait / MICROS + 0.05)], ns=ns)
 
     async def roll_up(self, context: JobContext, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Roll up the nodes of a level whose period is over and whose children have changed."""
+        """Roll up the nodes of a level if their period is over and their children have changed."""
         level = LEVELS.index(context.name.removeprefix("rollup-")) + 1
         if level == DAY:
-            # Builds segments whose own job was cancelled or deleted.
+            # Builds segments left over when their own job was cancelled or deleted.
             await self.builder.build_due(SEGMENT, context.name, context.job_id, rest=self.updater.rest)
         outcome = await self.builder.build_due(level, context.name, context.job_id, min_age=MIN_AGE[level])
         return outcome._asdict()

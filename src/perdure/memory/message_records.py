@@ -145,7 +145,7 @@ def time_range(since_ms: int | None, until_ms: int | None) -> Any:
 
 
 def parse_times(request: Any) -> tuple[int | None, int | None]:
-    """Return the first and last millisecond of a request's time filter, whose end is exclusive.
+    """Return the first and last millisecond of a request's time filter. The end of the filter is exclusive.
 
     None stands for an end that is not set.
     """

@@ -36,7 +36,7 @@ EVENT = "event"
 TOOL_RESULT = EVENT_TYPES.index("tool_result") + 1
 
 
-# --- what callers give ------------------------------------------------------------------------------------
+# --- input of callers -------------------------------------------------------------------------------------
 
 
 class NewEventRow(NamedTuple):
@@ -357,7 +357,7 @@ INDEX_CONSUMER, TOC_CONSUMER = "memory-index", "memory-toc"
 def outbox_bodies(rows: Sequence[NewEventRow]) -> tuple[str, str]:
     """Return the outbox bodies of a batch of events: for the index and for the table of contents.
 
-    Consumers read the pending work from the tables, so that one entry may do the work of others. The second
+    Consumers read pending work from the tables, so one entry may do the work of other entries. The second
     body names the first and last time of an event on each day.
     """
     days: dict[int, tuple[int, int]] = {}

@@ -307,7 +307,7 @@ def grip_text(grip: GripRow, agent: str | None) -> TextRow:
     return TextRow(grip.id, GRIP_KIND, grip.timestamp_ms, agent, None, tags, grip.excerpt)
 
 
-# --- what readers see -------------------------------------------------------------------------------------
+# --- views for readers ------------------------------------------------------------------------------------
 
 
 def row_to_node(row: ShownNode, children: Sequence[str] = ()) -> TocNode:

@@ -1,4 +1,4 @@
-"""Outbox consumers that feed memory from runs and workflow runs: their inputs and results."""
+"""Outbox consumers that feed memory with the inputs and results of runs and workflow runs."""
 
 from __future__ import annotations
 

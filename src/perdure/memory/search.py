@@ -68,7 +68,7 @@ def query_words(query: TextQuery) -> list[str]:
 
 
 def mode_used(mode: SearchMode, *, words: bool, vectors: bool) -> SearchMode:
-    """Return the mode of a search; without vectors or without words, the other one."""
+    """Return the mode in use. Without vectors it is `text`; a hybrid search without words is `vector`."""
     if not vectors:
         return "text"
     return mode if words or mode == "text" else "vector"

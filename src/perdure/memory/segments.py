@@ -12,7 +12,7 @@ GAP_MS: Final = 30 * 60_000
 MAX_TOKENS: Final = 4000
 OVERLAP_MS: Final = 5 * 60_000
 OVERLAP_TOKENS: Final = 500
-"""Limit of tokens that a segment repeats from the one before, so that its beginning can be understood."""
+"""Limit of tokens that a segment repeats from the previous segment, for context."""
 
 
 class EventSize(NamedTuple):
@@ -37,8 +37,8 @@ def cut(events: Iterable[EventSize]) -> list[MemorySegment]:
     """Cut events, which are in order of time, into segments.
 
     A segment ends before a silence of more than 30 minutes, before an event that would bring it over 4,000
-    tokens, and with the day. Each cut depends only on the events since the cut before, so that a change moves
-    no earlier one.
+    tokens, and with the day. Each cut depends only on the events since the previous cut, so that a change
+    moves no earlier cut.
     """
     segments: list[MemorySegment] = []
     for event in events:
@@ -62,7 +62,7 @@ def _ends_before(segment: MemorySegment, event: EventSize) -> bool:
 
 
 def overlap(before: Sequence[EventSize], first: EventSize) -> list[EventSize]:
-    """Return the events before a segment that are repeated in it: the last ones, within a few minutes."""
+    """Return the events repeated at the start of a segment: the last events of the minutes before it."""
     taken: list[EventSize] = []
     tokens = 0
     for event in reversed(before):

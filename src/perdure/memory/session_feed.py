@@ -1,4 +1,4 @@
-"""Feed of memory from sessions: their messages and tool calls."""
+"""Feed of memory with the messages and tool calls of sessions."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from perdure.memory.tables import (
 
 # Insert events; an existing event stays as it is.
 ADD_EVENTS = BulkInsert(EVENTS, NewEventRow, on_conflict="NOTHING")
-# Insert documents, or replace them; a replaced document leaves the index.
+# Insert or replace documents; a replaced document leaves the index.
 ADD_TEXTS = BulkInsert(
     TEXTS,
     TextRow,
@@ -68,11 +68,11 @@ _OF_SESSION = """
 _BYTES = "SELECT octet_length(t.body)"
 # The events between two times after a position, in their order.
 EVENTS_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _BETWEEN, row=MemoryEventRow)
-# The sizes of their texts in bytes.
+# The sizes in bytes of the events' texts.
 BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _BETWEEN, row=int)
 # The events of one session between two times after a position.
 SESSION_BETWEEN = statement("SELECT " + _EVENT + _WITH_TEXT + _OF_SESSION, row=MemoryEventRow)
-# The sizes of their texts in bytes.
+# The sizes in bytes of the texts of one session's events.
 SESSION_BYTES_BETWEEN = statement(_BYTES + _WITH_TEXT + _OF_SESSION, row=int)
 # Events by their ids.
 GET_EVENTS = statement(
@@ -95,7 +95,7 @@ PENDING = statement(
 )
 # Set the places of documents, which indexes them.
 PLACE = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"), guards=("place",))
-# The places of the indexed documents among ids.
+# The places of the documents with these ids that are indexed.
 PLACED = statement(
     "SELECT place FROM memory_texts WHERE ns = :ns AND id {among:ids} AND place IS NOT NULL", row=int
 )
@@ -154,7 +154,7 @@ VECTORS_AFTER = statement(
     """,
     row=VectorDocument,
 )
-# One vector of a namespace, which shows their size.
+# One vector of a namespace, to find out the size of its vectors.
 ONE_VECTOR = statement("SELECT {columns} FROM memory_vectors WHERE ns = :ns LIMIT 1", row=DocumentVectorRow)
 _DOCUMENT = (
     "SELECT id, kind, timestamp_ms, agent, place, substr(body, 1, :characters) AS body, 0.0 AS score"
@@ -267,7 +267,7 @@ _DUE = """
     """
 # A batch of nodes of a level that may be due, in all namespaces, in the order of their ends.
 DUE = statement("SELECT {columns} FROM memory_nodes WHERE " + _DUE, row=DueNodeRow)
-# The same batch in one namespace.
+# A batch of nodes of a level that may be due, in one namespace.
 DUE_IN = statement("SELECT {columns} FROM memory_nodes WHERE ns = :ns AND " + _DUE, row=DueNodeRow)
 # When the next stale node of a level can be built, in any namespace: after its rest, at the retry of a failed
 # build, or when the lease of its builder ends.
@@ -367,7 +367,7 @@ _BEFORE = """
     """
 # The events of a session before a position, last first.
 SESSION_BEFORE = statement("SELECT " + _EVENT + _WITH_TEXT + _BEFORE, row=MemoryEventRow)
-# The sizes of their texts in bytes.
+# The sizes in bytes of the texts of a session's events before a position.
 SESSION_BYTES_BEFORE = statement(_BYTES + _WITH_TEXT + _BEFORE, row=int)
 
 _CITED = " AS document, e.id, e.session_id, e.timestamp_ms FROM "
@@ -449,7 +449,7 @@ PLACED_UNTIL = statement(
 # Change the places of documents.
 MOVE_PLACES = BulkUpdate(TEXTS, NewDocumentRow, sets=("place",), keys=("ns", "id"))
 
-# --- what feeds memory ------------------------------------------------------------------------------------
+# --- sources of events ------------------------------------------------------------------------------------
 
 # The read positions of logs.
 GET_FEEDS = statement(

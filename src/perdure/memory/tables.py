@@ -103,7 +103,7 @@ NODES = Table(
 )
 """Current table of contents: nodes with status and latest complete `version`, 0 before the first. A node is
 `stale` while it may have to be built. A segment names its first and last event. The dirty columns of a day
-name the range whose segments have to be cut again."""
+name the range of time to cut into segments again."""
 
 NODE_VERSIONS = Table(
     "memory_node_versions",

@@ -16,12 +16,12 @@ POLICY = DeliveryPolicy(retries=ENDLESS, batch=500, concurrency=1, deadline=120.
 
 
 def segments_job(delay: float) -> NewJob:
-    """Return the job that builds rested segments; one waits per namespace."""
+    """Return the job that builds rested segments; at most one job per namespace waits."""
     return new_job(SEGMENTS_JOB, key="segments", delay=delay)
 
 
 class TocUpdater:
-    """Cut the days of new events into segments, and enqueue the build of changed ones.
+    """Cut the days of new events into segments, and enqueue the build of changed segments.
 
     `rest` is the number of seconds that a segment must not change before it is summarised.
     """

@@ -15,7 +15,7 @@ EMBED_ROWS = 64
 """Number of documents per embedder call."""
 EMBED_CHARACTERS = 8000
 CACHED_BYTES = 1 << 30
-"""Memory limit of the vectors of all namespaces; the last searched ones are kept."""
+"""Memory limit of the vectors of all namespaces; the last searched namespaces are kept."""
 
 
 class MemoryVectors:
@@ -61,7 +61,7 @@ class MemoryVectors:
     ) -> NearDocuments:
         """Return the places that are nearest to a vector, from the vectors cached in memory.
 
-        The first search of a namespace reads its vectors; later searches read only the new ones.
+        The first search of a namespace reads its vectors; later searches read only new vectors.
         """
         table = self._tables.get(ns)
         if table is None or table.dims != len(vector):

@@ -13,14 +13,14 @@ from perdure.threads.model import RUN_KINDS
 
 
 class BrokenRow(NamedTuple):
-    """Number of rows that break a rule, and one of them."""
+    """Number of rows that break a rule, and one such row."""
 
     found: int
     example: str | None
 
 
 class RetentionRule(NamedTuple):
-    """A rule: its name, a sentence about rows that break it, and the query for those rows."""
+    """A rule: its name, a sentence about rows that break the rule, and the query for such rows."""
 
     name: str
     sentence: str
@@ -46,7 +46,7 @@ LIVE_TWICE = statement(
     """,
     row=BrokenRow,
 )
-# Rollouts in a queue without exactly one place: ready, due later, or behind another.
+# Rollouts in a queue without exactly one place: ready, due later, or behind another rollout.
 NO_PLACE = statement(
     """
     SELECT count(*) AS found, min(id) AS example FROM rollouts
@@ -81,7 +81,7 @@ FREE_LINES = statement(
     """,
     row=BrokenRow,
 )
-# Kinds and statuses whose count of rollouts differs from the number of rows.
+# Kinds and statuses with a count of rollouts that differs from the number of rows.
 WRONG_COUNTS = statement(
     """
     SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
@@ -121,7 +121,7 @@ LOST_RUNS = statement(
     """,
     row=BrokenRow,
 )
-# Kinds and statuses whose count of rollouts of removed runs differs from the number of rows.
+# Kinds and statuses with a count of rollouts of removed runs that differs from the number of rows.
 WRONG_REMOVED_RUNS = statement(
     """
     SELECT count(*) AS found, min(t.kind || ' ' || t.status) AS example FROM (
@@ -154,7 +154,7 @@ LOST_SPANS = statement(
     """,
     row=BrokenRow,
 )
-# Streams of events with gaps between their numbers; streams that refer to others have gaps by design.
+# Streams with gaps between event numbers; streams that refer to other streams have gaps by design.
 GAPS = statement(
     """
     SELECT count(*) AS found, min(t.stream) AS example FROM (
@@ -205,7 +205,7 @@ LOST_TEXTS = statement(
     """,
     row=BrokenRow,
 )
-# Nodes of memory whose parent does not exist.
+# Nodes of memory without an existing parent.
 LOST_NODES = statement(
     """
     SELECT count(*) AS found, min(n.id) AS example FROM memory_nodes AS n
@@ -222,7 +222,7 @@ LOST_PHASES = statement(
     """,
     row=BrokenRow,
 )
-# Phases whose workflow run does not exist.
+# Phases without an existing workflow run.
 LOST_PARTS = statement(
     """
     SELECT count(*) AS found, min(r.id) AS example FROM rollouts AS r
@@ -240,7 +240,7 @@ LOST_EXECUTIONS = statement(
     """,
     row=BrokenRow,
 )
-# Workflows and statuses whose count of runs differs from the number of rows.
+# Workflows and statuses with a count of runs that differs from the number of rows.
 WRONG_WORKFLOW_COUNTS = statement(
     """
     SELECT count(*) AS found, min(t.workflow_name || ' ' || t.status) AS example FROM (
@@ -295,7 +295,7 @@ LOST_MEMORY = statement(
     """,
     row=BrokenRow,
 )
-# Namespaces whose count of indexed documents differs from the number of rows.
+# Namespaces with a count of indexed documents that differs from the number of rows.
 WRONG_DOCUMENTS = statement(
     """
     SELECT count(*) AS found, min(c.ns || '') AS example FROM memory_counters AS c

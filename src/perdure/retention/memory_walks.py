@@ -13,7 +13,7 @@ FOUND_DAYS = 50
 
 
 async def _find(tx: Tx, age: int, place: int | None) -> DueItems:
-    """Find days whose last moment is too old. Events have wall-clock times."""
+    """Find days with a last moment that is too old. Events have wall-clock times."""
     before = (tx.wall - age) // 1000
     start: int | None = -DAY_MS if place is None else place
     due: list[DueItem] = []

@@ -32,7 +32,7 @@ FOUND_WITH_SPANS = 100
 
 
 async def needed(tx: Tx, ids: Sequence[str]) -> set[str]:
-    """Return the rollouts that are still referred to: by runs, and by schedules that wait for their end."""
+    """Return the rollouts still needed by a run, or by a schedule that waits for the rollout's end."""
     wanted = list(ids)
     if not wanted:
         return set()

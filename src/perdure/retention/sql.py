@@ -120,7 +120,7 @@ SCHEDULED_THREADS = statement(
 )
 # The threads of runs.
 THREADS_OF_RUNS = statement("SELECT DISTINCT thread_id FROM runs WHERE ns = :ns AND id {among:ids}", row=str)
-# The open runs, with the sessions that they and their chats have named.
+# The open runs, with the sessions named by each run and by its chat.
 SESSIONS_OF_RUNS = statement(
     """
     SELECT n.id, n.thread_id, n.session_id, m.agent_session_id FROM runs AS n

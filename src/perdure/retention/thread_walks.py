@@ -1,7 +1,7 @@
 """Walks over threads that are idle for too long, and conversations whose last message is too old.
 
-A thread is kept while a run of it is open, while the worker of a cancelled run has not stopped, and while a
-schedule continues it. A conversation is kept while a turn of it is open.
+A thread is kept while it has an open run, while the worker of a cancelled run has not stopped, and while a
+schedule continues it. A conversation is kept while one of its turns is open.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RetainedKind(Protocol):
         ...
 
     async def count(self, storage: Storage, budget: Budget) -> SweepResult:
-        """Count what `sweep` would delete."""
+        """Count the rows that `sweep` would delete."""
         ...
 
 
@@ -126,7 +126,7 @@ Chunk = Callable[[Storage, int], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class ChunkedKind:
-    """A kind of data whose chunks are found and deleted by one operation, in every namespace."""
+    """A kind of data. One operation finds and deletes its chunks, in every namespace."""
 
     name: str
     seconds: float | None

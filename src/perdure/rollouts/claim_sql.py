@@ -22,9 +22,9 @@ _CLAIMED = (
 _NOT_CLAIMED = """
     m.id NOT IN (SELECT c.id FROM c WHERE c.line IS NULL OR c.line IN (SELECT l.line FROM l))
     """
-# Claim the next rollouts of a queue without an agent. Skip rollouts that others are claiming, or whose line
-# others have locked. The order begins with the agent, because PostgreSQL does not infer that all rows have
-# the same one.
+# Claim the next rollouts of a queue without an agent. Skip rollouts that another claim has locked, or whose
+# line is locked. The order begins with the agent, because PostgreSQL does not infer that all rows have the
+# same agent.
 CLAIM = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id, line
@@ -37,7 +37,7 @@ CLAIM = statement(
     + "NULL AS more",
     row=rows.ClaimedRow,
 )
-# Claim the next rollouts of one agent, and return whether more are ready.
+# Claim the next rollouts of one agent, and return whether more rollouts are ready.
 CLAIM_OF_AGENT = statement(
     """
     WITH c AS MATERIALIZED (SELECT ns, id, line

@@ -18,7 +18,7 @@ class CompletedRollout(NamedTuple):
 
 
 # Complete live rollouts outside lines. Namespace, kind and status are hidden from PostgreSQL's planner, which
-# would otherwise search by one of them while it considers the table small.
+# would otherwise search by one of these columns while it considers the table small.
 COMPLETE_ROLLOUTS = statement(
     """
     UPDATE rollouts SET queued_as = status, status = :status, outcome = :outcome, end_time = :now

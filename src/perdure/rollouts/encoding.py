@@ -81,7 +81,7 @@ def encode_metadata(metadata: Any, what: str = "metadata") -> str:
 
 
 def check_key(idempotency_key: Any) -> str | None:
-    """Check an idempotency key; an empty one counts as none."""
+    """Check an idempotency key; an empty key counts as no key."""
     return optional_text(idempotency_key, "idempotency_key") or None
 
 
@@ -246,7 +246,7 @@ def worker_from(row: WorkerRow) -> Worker:
 
 
 def details_from(row: WorkerRow, held: Sequence[HeldAttemptRow], drained: Mapping[str, int]) -> WorkerDetails:
-    """Convert a row to a worker with its own attempts among `held`."""
+    """Convert a row to a worker. Select from `held` the attempts of this worker."""
     own = [
         HeldAttempt(
             rollout_id=attempt.rollout_id,

@@ -44,7 +44,7 @@ class LastNumber(NamedTuple):
 
 
 class KeptTraceRow(msgspec.Struct):
-    """Times and links of a kept trace, from its spans. `linked` has ids of rollouts, one a line."""
+    """Times and links of a kept trace, from its spans. `linked` has one rollout id per line."""
 
     rollout_id: str
     start_ns: int
@@ -93,11 +93,11 @@ ROOTED_ATTEMPTS = statement(
 LAST_NUMBERS = statement(
     "SELECT {columns} FROM span_counters WHERE ns = :ns AND rollout_id {among:ids}", row=LastNumber
 )
-# Add rollouts of traces, unless another process has added them.
+# Add rollouts of traces, except rollouts that another process has already added.
 KEEP_ROLLOUTS = BulkInsert(ROLLOUTS, rows.NewRolloutRow, on_conflict="NOTHING")
-# Add their attempts.
+# Add the attempts of kept traces.
 KEEP_ATTEMPTS = BulkInsert(ATTEMPTS, rows.AttemptRow, on_conflict="NOTHING")
-# Add kept traces, or merge the times and links of new spans into them.
+# Add kept traces. Merge the times and links of new spans into existing traces.
 ADD_KEPT_TRACES = BulkInsert(
     KEPT_TRACES,
     KeptTraceRow,

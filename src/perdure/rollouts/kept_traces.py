@@ -22,7 +22,7 @@ _DIGITS = 32
 
 
 class KeptTrace(msgspec.Struct, frozen=True):
-    """A trace and its service. Its rollout's id is derived from the trace's, so that later spans find it.
+    """A trace and its service. The rollout's id is derived from the trace id, so that later spans find it.
 
     The rollout is never in the queue: it runs from its first span on, and ends with the root span.
     """

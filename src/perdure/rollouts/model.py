@@ -214,7 +214,7 @@ class AttemptStart(NamedTuple):
 
 
 class EndReport:
-    """Report of the operation that ends an attempt or a rollout, for the handlers of their kind.
+    """Report of the operation that ends an attempt or a rollout, for the handlers of the kind.
 
     Each kind derives a class with its own fields.
     """
@@ -271,7 +271,7 @@ class Listener:
     """Handlers of a domain, called inside the transactions that change rollouts of a kind. Each gets a batch.
 
     A handler runs in any process that changes a rollout, and may run twice, so it reads only the database.
-    It locks only what comes after attempts in the order of locks.
+    It locks only rows that come after attempts in the order of locks.
     """
 
     on_claimed: Handler[AttemptStart] | None = None
@@ -295,13 +295,13 @@ class RolloutKind(Listener):
     final: bool = False
     """Whether an end is permanent, and only reports of the holder keep an attempt alive, not spans."""
     unreported: bool = False
-    """Whether attempts send no reports, so that one that becomes unresponsive has succeeded."""
+    """Whether attempts send no reports. An unresponsive attempt of such a kind has succeeded."""
     counted: bool = False
     """Whether the attempts of a worker are counted: each end is counted, and the worker is busy until it has
     none. Otherwise a worker shows the attempt that it claimed last."""
 
     def with_listeners(self, *listeners: Listener) -> RolloutKind:
-        """Return the same kind, which also calls these listeners, in their order and after its own domain."""
+        """Return the kind with these listeners. They are called in order, after the kind's own domain."""
         listening = (self, *listeners)
         return replace(
             self,

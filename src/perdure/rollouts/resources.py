@@ -63,7 +63,7 @@ class LLM(Resource, kw_only=True):
 
 
 class ProxyLLM(LLM, kw_only=True):
-    """A model behind a proxy that needs to know which attempt sends a request."""
+    """A model behind a proxy that needs the id of the attempt that sends a request."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # type: ignore[assignment]
 

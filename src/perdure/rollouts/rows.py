@@ -196,7 +196,7 @@ class ReturnedRow(NamedTuple):
 
 
 class DueRolloutRow(NamedTuple):
-    """A delayed rollout in a line whose time has come."""
+    """A delayed rollout in a line. Its time has come."""
 
     id: str
     line: str
@@ -285,7 +285,7 @@ class AttemptRow(msgspec.Struct):
     kind: str
     born: int
     joined: int | None
-    """1 if spans of a framework have joined those of its worker: a model call in both counts once."""
+    """1 if spans of a framework have joined the worker's spans: a model call in both counts once."""
     was_status: str = ""
     dirty: bool = False
 
@@ -366,7 +366,7 @@ class WorkerRow(msgspec.Struct):
     current_attempt_id: str | None
     heartbeat_stats: str | None
     held: int | None
-    """Number of runs that it executes. Tasks are not counted, because a worker shows only the last one."""
+    """Number of runs that the worker executes. Tasks are not counted: a worker shows only its last task."""
     stopped_at: int | None
     """When it signed off or was found dead; None while it may claim."""
     process: str | None

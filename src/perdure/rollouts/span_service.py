@@ -114,7 +114,7 @@ class SpanService(WatchedService):
         return numbers
 
     async def evict_spans(self, bytes_to_free: int) -> int:
-        """Delete the spans of the oldest rollouts, in chunks that let other writes run between them."""
+        """Delete the spans of the oldest rollouts in chunks, so that other writes can run between chunks."""
         freed = 0
         while freed < bytes_to_free:
             more = await self.storage.background(span_ops.evict, bytes_to_free - freed)
@@ -183,7 +183,7 @@ class SpanService(WatchedService):
                     break
 
     async def show_kept_traces(self, rollouts: Sequence[Rollout]) -> None:
-        """Set the times of rollouts that are kept for traces from their spans."""
+        """Set the times of rollouts kept for traces, from the spans of each rollout."""
         kept = [rollout.rollout_id for rollout in rollouts if is_kept_id(rollout.rollout_id)]
         if kept:
             rows = await self.read(joining.get_kept_traces, kept)
@@ -191,7 +191,7 @@ class SpanService(WatchedService):
                 show_kept(rollout, rows)
 
     async def show_kept_attempts(self, rollout_id: str, attempts: Sequence[Attempt]) -> None:
-        """Set the times of attempts of a rollout that is kept for a trace from their spans."""
+        """Set the times of the attempts of a rollout kept for a trace, from the spans of each attempt."""
         if is_kept_id(rollout_id):
             rows = await self.read(joining.get_kept_traces, [rollout_id])
             for attempt in attempts:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class Eviction:
     """Limits of the bytes of spans in a store: above `threshold`, evict the oldest until `safe` bytes remain.
 
-    All namespaces of a store share one.
+    All namespaces of a store share one limit.
     """
 
     def __init__(self, threshold: int, safe: int, size_of: Callable[[Span], int] | None = None) -> None:
@@ -181,7 +181,7 @@ class SpanWriter:
             span.service = services[name]
 
     def _part(self, span: AnySpan) -> span_encoding.Part | None:
-        """Return the encoded resource of a span; one equal to the last is not encoded again."""
+        """Return the encoded resource of a span; do not encode a resource again that equals the last one."""
         resource = span.resource
         fields = vars(resource) if isinstance(resource, OtelResource) else asdict(resource)
         if fields != self._last_resource:

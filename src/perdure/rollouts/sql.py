@@ -120,7 +120,7 @@ GET_LATEST_ATTEMPTS = statement(
     """,
     row=rows.AttemptRecordRow,
 )
-# Whether a rollout of one of these kinds exists.
+# Whether a rollout of one of the kinds exists.
 ROLLOUT_EXISTS = statement(
     "SELECT 1 FROM rollouts WHERE ns = :ns AND id = :id AND {plain:kind} {among:kinds}", row=int
 )
@@ -156,7 +156,7 @@ PROMOTE_DUE = statement(
     """,
     row=rows.PromotedRow,
 )
-# Delayed rollouts in lines whose time has come.
+# Delayed rollouts in lines, if their time has come.
 DUE_IN_LINES = statement(
     """
     SELECT {columns} FROM rollouts
@@ -189,7 +189,7 @@ LOCK_LINES_OF = statement(
     """,
     row=rows.LineHolder,
 )
-# New lines, which no other transaction can know.
+# Insert new lines without a lock: no other transaction can know their names.
 ADD_LINES = BulkInsert(LINES, rows.LineRow)
 # Set the holders of lines.
 HOLD_LINES = BulkUpdate(
@@ -230,7 +230,7 @@ HAS_FUTURE_ATTEMPTS = statement(
     """,
     row=int,
 )
-# Set times in the future of such attempts to now, and let the sweep check them.
+# Set future times of live attempts to now, so that the next sweep checks these attempts.
 SHORTEN_ATTEMPTS = statement(
     """
     UPDATE attempts
@@ -265,7 +265,7 @@ SHORTEN_DELAYS = statement(
 OVERDUE_NAMESPACES = statement(
     "SELECT DISTINCT {plain:ns} FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds}", row=int
 )
-# Whether an attempt of one of these kinds is overdue.
+# Whether an attempt of one of the kinds is overdue.
 HAS_OVERDUE = statement(
     "SELECT 1 FROM attempts WHERE check_at <= :now AND {plain:kind} {among:kinds} ORDER BY check_at LIMIT 1",
     row=int,
@@ -274,7 +274,7 @@ HAS_OVERDUE = statement(
 LOCK_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {lock}", row=int)
 # Lock a namespace for a sweep, unless another process sweeps it.
 TRY_SWEEP = statement("SELECT id FROM namespaces WHERE id = :ns {skip}", row=int)
-# The rollouts whose attempts are overdue.
+# The rollouts with an overdue attempt.
 OVERDUE_ROLLOUTS = statement(
     """
     SELECT rollout_id FROM attempts
@@ -397,7 +397,7 @@ LATEST_RESOURCES = statement(
 LATEST_RESOURCES_ID = statement(
     "SELECT id FROM resources WHERE ns = :ns ORDER BY update_time DESC LIMIT 1", row=str
 )
-# Replace resources by their next version.
+# Replace resources with their next version.
 SAVE_RESOURCES = statement(
     "UPDATE resources SET version = :version, update_time = :time, body = :body WHERE ns = :ns AND id = :id"
 )

@@ -191,7 +191,7 @@ KEPT_TRACES = Table(
     in_key=True,
 )
 """Figures of kept traces from their spans: start, end, whether the root span is stored, and `linked`: the
-attempts of the trace that were live when it was kept, one a line."""
+attempts of the trace that were live when it was kept, one per line."""
 
 
 TOTALS = Table(
@@ -207,7 +207,7 @@ TOTALS = Table(
     UNION ALL SELECT ns, 'span_bytes', 0, sum(bytes) FROM span_counters GROUP BY ns
     """,
 )
-"""Totals of rows that belong to rollouts; `rollout_counts` has those of rollouts."""
+"""Totals of rows that belong to rollouts; `rollout_counts` has the totals of the rollouts themselves."""
 
 
 TABLES = (

@@ -1,4 +1,4 @@
-"""The watchdog, and the base of services whose operations need it to run first."""
+"""The watchdog, and the base class of services with operations that need the watchdog to run first."""
 
 from __future__ import annotations
 

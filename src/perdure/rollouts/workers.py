@@ -1,4 +1,4 @@
-"""Service of workers, whose rows follow from their claims and heartbeats."""
+"""Service of workers. A worker's row follows from its claims and heartbeats."""
 
 from __future__ import annotations
 

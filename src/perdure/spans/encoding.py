@@ -55,7 +55,7 @@ Part = PartRow
 def new_span(
     span: AnySpan, part: Part | None, forms: Forms, *, numbered: bool = True, size: int | None = None
 ) -> NewSpan:
-    """Build a span ready to store; its resource is `part`, or the empty one."""
+    """Build a span ready to store; its resource is `part`, or the empty resource."""
     times = (_nanos(span.start_time), _nanos(span.end_time))
     form, body = _plain_body(span, times, forms) or (None, _body(build_record(span), times))
     if len(body) > MAX_SPAN_BYTES:
@@ -220,7 +220,7 @@ def _leave_out_times(fields: dict[str, Any], times: Times) -> None:
 
 
 def resource_part(resource: Mapping[str, Any]) -> Part | None:
-    """Encode the fields of a resource; return the part, or None for an empty one."""
+    """Encode the fields of a resource; return the part, or None for an empty resource."""
     if resource == vars(_no_resource):
         return None
     body = encode_json(resource, what="resource", nan="keep").encode()
@@ -279,7 +279,7 @@ def spans_from(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> lis
 
 
 def _shared_by(rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes]) -> dict[str | None, SharedForm]:
-    """Decode the forms of stored spans, by their hashes."""
+    """Decode the forms of stored spans, by the hash of the form."""
     used = {row.scope_hash for row in rows if row.format == FORM and row.scope_hash is not None}
     return {name: shared_in(parts[name]) for name in used}
 

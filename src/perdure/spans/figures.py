@@ -8,7 +8,7 @@
 | Agent-lightning | | | the name of the span |
 
 Rewards are Agent-lightning's (`agentlightning.reward.0.value`, `agentlightning.reward.primary`, `reward`) and
-those of AgentOps (`agentops.task.output`, `agentops.entity.output`).
+AgentOps' (`agentops.task.output`, `agentops.entity.output`).
 
 To count more, add a field to `SpanFigures` and its attributes here, and a mark if they contain none of the
 `MARKS`; then add a column, and how it is added up to `sums.py`.
@@ -27,7 +27,7 @@ from perdure.kernel.codec import decode_json
 from perdure.kernel.errors import InvalidInput
 
 MARKS = (b"gen_ai.", b"llm.", b"span.kind", b"reward")
-"""The body of a span with figures contains one of these."""
+"""The body of a span with figures contains one of these marks."""
 INPUT = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",
@@ -58,7 +58,7 @@ MODEL = (
 )
 AGENT = ("gen_ai.agent.name", "agent.name", "traceloop.association.properties.agent_name")
 AGENT_NAMES = (*AGENT, "graph.node.id")
-"""Attributes with the agent's name in a span of an agent, whose model calls may not have it."""
+"""Attributes with the agent's name in a span of an agent. Spans of its model calls may lack the name."""
 SESSIONS = ("gen_ai.conversation.id", "session.id")
 """The conversation that a span belongs to."""
 USER = ("user.id", "enduser.id", "traceloop.association.properties.user_id")
@@ -197,7 +197,7 @@ def count_figures(name: str, attributes: Mapping[str, Any]) -> SpanFigures:
 
 
 step_of = lru_cache(maxsize=4096)(UsageStep)
-"""Build a step, usually from the cache: sums look it up by its hash, which it remembers."""
+"""Build a step, usually from the cache. A step remembers its hash, by which sums look it up."""
 
 
 def figures_in(body: bytes, name: str, attributes: Mapping[str, Any]) -> SpanFigures | None:
@@ -212,8 +212,8 @@ def figures_if_any(name: str, attributes: Mapping[str, Any]) -> SpanFigures | No
 
 
 def _kind(attributes: Mapping[str, Any]) -> str:
-    """Return the kind of step. If dialects differ, the kind that is not a call wins, because it is the wider
-    one."""
+    """Return the kind of step. If dialects differ, a kind that is not a call wins, because such a kind is
+    wider."""
     call = ""
     for name, kinds in KINDS.items():
         value = attributes.get(name)

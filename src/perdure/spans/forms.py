@@ -1,7 +1,7 @@
 """Forms of spans: the names of attributes are stored once for many spans, and only the values with each span.
 
-The names are a part like a resource, under the hash of their content. A form is used from the third span
-with it on, so that rare names create no part.
+The names are a part like a resource, under the hash of their content. A form is used from its third span
+on, so that rare names create no part.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from perdure.spans.plans import FigurePlan, build_plan, may_count
 from perdure.spans.rows import PartRow, part_hash
 
 JSON, OTLP, FORM = "json", "otlp", "form"
-"""Formats of a span's body: a JSON object; OTLP bytes; or a list of the values of its attributes, whose names
-are the part `scope_hash`, while all other fields are in columns."""
+"""Formats of a span's body: a JSON object; OTLP bytes; or a list of attribute values. In the last format, the
+names are the part `scope_hash`, and all other fields are in columns."""
 USED_FROM = 3
 MOST_FORMS = 2_000
 """Maximum number of forms that a store creates while it is open: their parts are never deleted."""
@@ -32,7 +32,7 @@ class Form(msgspec.Struct, frozen=True):
 
     part: PartRow
     counts: bool
-    """Whether one of the attributes may be counted."""
+    """Whether any of the attributes may be counted."""
     plan: FigurePlan | None
     """How spans are counted; None if `count_figures` does it."""
 
@@ -44,15 +44,15 @@ class Forms:
         self._forms: dict[tuple[str | None, ...], Form] = {}
         self._bodies: dict[str, bytes] = {}
         self._seen: dict[int, int] = {}
-        """How often other keys were seen, by their hashes, because names may be large."""
+        """How often keys without a form were seen, by hash, because the names in a key may be large."""
 
     def of(self, attributes: Mapping[str, Any], kind: str | None = None) -> Form | None:
-        """Return the form of a span with these attributes; None if it is stored with their names."""
+        """Return the form of a span with these attributes; None to store the span with the names."""
         key = (kind, *attributes)
         return self._forms.get(key) or self._count_key(key)
 
     def parts_of(self, hashes: Iterable[str | None]) -> dict[str, bytes]:
-        """Return the given parts that are names of forms, by their hashes."""
+        """Return the bodies of those hashes that belong to forms."""
         bodies = self._bodies
         return {name: bodies[name] for name in set(hashes) if name in bodies}
 

@@ -32,7 +32,7 @@ class _CurrentSpan(NonRecordingSpan):
 
 
 def current_span() -> Current:
-    """Return the current span, if there is one: perdure's own, or the ids of another."""
+    """Return the current span, if any: perdure's own span, or the ids of another tracer's span."""
     span = get_current_span()
     if isinstance(span, _CurrentSpan):
         return live(span.span)
@@ -41,7 +41,7 @@ def current_span() -> Current:
 
 
 def attach_span(span: OpenSpan | SpanRef) -> None:
-    """Make a span that perdure records the current one. It is never detached, since it may end elsewhere."""
+    """Make a span recorded by perdure the current span. It is never detached, as it may end elsewhere."""
     attach(set_span_in_context(_CurrentSpan(span)))
 
 

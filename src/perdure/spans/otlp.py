@@ -53,11 +53,11 @@ _TAGS = (b"J", b"Z", b"j")
 STATUS_CODES: Mapping[int, StatusCode] = {0: "UNSET", 1: "OK", 2: "ERROR"}
 
 wanted_in = (ATTRIBUTES | _HOME | frozenset(SESSIONS)).intersection
-"""Return the wanted ones among the attribute names of a span."""
+"""Return those attribute names of a span that are needed."""
 
 
 class Received(msgspec.Struct):
-    """The spans of a batch, ready to store, with the parts that they share, and the refused ones.
+    """The spans of a batch, ready to store, their shared parts, and the refused spans.
 
     `refused` counts spans by reason. `unattributed` are spans that name no rollout.
     """
@@ -164,7 +164,7 @@ def _parse_sequence_id(value: AnyValue) -> int | None:
 def _receive(
     received: Received, span: Any, body: bytes, resource: str | None, scope: str | None, home: _Home
 ) -> None:
-    """Add one span to the batch, or the reason why it is refused."""
+    """Add one span to the batch, or count the reason for refusing it."""
     if len(body) > _MOST and _has_too_many(body):
         received.refuse(TOO_MANY)
         return
@@ -218,7 +218,7 @@ def _session_in(attributes: Any, wanted: frozenset[str]) -> str:
 
 
 def _inherit_agents(received: Received) -> None:
-    """Set the agent of model calls without one from the nearest span above them in the batch."""
+    """Set the missing agent of each model call from the nearest span above the call in the batch."""
     spans = [*received.spans, *received.unattributed]
     parents = {span.span_id: span.parent_id for span in spans}
     for span in spans:

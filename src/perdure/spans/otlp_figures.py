@@ -53,7 +53,7 @@ class _Plan(NamedTuple):
 
 _plans: dict[frozenset[str], _Plan | None] = {}
 _Labels = tuple[str, str | None, str | None, str | None]
-"""Kind of step, model, agent and user of a span; None for missing ones."""
+"""Kind of step, model, agent and user of a span; a missing value is None."""
 _steps: dict[_Labels, UsageStep] = {}
 
 

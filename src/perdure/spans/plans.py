@@ -33,7 +33,7 @@ from perdure.spans.figures import (
 
 REMEMBERED = 4096
 MOST_LETTERS = 1000
-"""Maximum length of all labels together; longer ones are not cached."""
+"""Maximum length of all labels together; longer labels are not cached."""
 _UNUSUAL = frozenset({*REWARDS, *OUTPUTS, *COST})
 _LABELS = frozenset({*KINDS, *MODEL, *AGENT, *USER})
 

@@ -46,7 +46,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Prices:
-    """The prices of a process: those of a file, then the shipped ones."""
+    """The prices of a process: prices of a file, then the shipped prices."""
 
     def __init__(self, models: Mapping[str, Price] | None = None) -> None:
         self._table: dict[str, Price] = {}
@@ -54,12 +54,12 @@ class Prices:
         self.use(models or {})
 
     def use(self, models: Mapping[str, Price]) -> None:
-        """Use these prices, and the shipped ones for all other models."""
+        """Use these prices, and the shipped prices for all other models."""
         self._table = {**shipped(), **{name.lower(): price for name, price in models.items()}}
         self._prices = {}
 
     def of(self, model: str) -> Price | None:
-        """Return the price of a model: that of the longest name in the table that its name starts with.
+        """Return the price of a model: the price of the longest name in the table that its name starts with.
 
         A provider before a slash, as in `openai/gpt-4o`, is ignored if the whole name has no price.
         """

@@ -1,4 +1,4 @@
-"""Records the spans of an attempt without OpenTelemetry. If it is in use, both form one tree."""
+"""Records the spans of an attempt without OpenTelemetry. If OpenTelemetry is in use, both form one tree."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class OpenSpan:
         self.start = time.time()
         self.ended = False
         self.above: Current = None
-        """The current span at the time when this one was entered."""
+        """The span that was current when this span was entered."""
         self._recorder = recorder
 
     def end(self, error: BaseException | None = None, *, failed: str | None = None) -> None:
@@ -119,7 +119,7 @@ _current: ContextVar[Current] = ContextVar("perdure_span", default=None)
 
 
 def enter_span(span: OpenSpan | SpanRef) -> None:
-    """Make a span the current one of the running task, until it ends.
+    """Make a span the current span of the running task, until the span ends.
 
     It may end in another task. After its end, the previous span is current again.
     """

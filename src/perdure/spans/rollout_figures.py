@@ -1,4 +1,4 @@
-"""Figures of a rollout's spans, as callers get them."""
+"""Figures of a rollout's spans, in the form that callers receive."""
 
 from __future__ import annotations
 

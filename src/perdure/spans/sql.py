@@ -40,7 +40,7 @@ ADD_TRACES = BulkInsert(
       cost = traces.cost + excluded.cost
     """,
 )
-# The indexed columns, which later spans of a trace rarely change.
+# Indexed columns of a trace; later spans rarely change these columns.
 ADD_TRACES.sets_seldom(
     """
       name = CASE WHEN excluded.rooted > traces.rooted

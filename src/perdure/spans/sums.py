@@ -30,7 +30,7 @@ _Key = tuple[str, str, int, UsageStep]
 
 
 class _Used:
-    """Usage of the spans of one key. Reported costs are separate from the tokens that have a price."""
+    """Usage of the spans of one key. Reported costs are kept separate from tokens with a price."""
 
     __slots__ = ("cached", "cost", "errors", "input", "micros", "output", "reported", "steps")
 
@@ -59,7 +59,7 @@ class SpanSums(NamedTuple):
 
 
 def compute_sums(spans: Iterable[NewSpan], numbers: Mapping[int, int], now: int, prices: Prices) -> SpanSums:
-    """Add up spans. `numbers` has their sequence ids by object id; a span without times is of now."""
+    """Add up spans. `numbers` has sequence ids by id of the span object; a span without times is of now."""
     rollouts: dict[str, RolloutFiguresRow] = {}
     traces: dict[str, TraceRow] = {}
     names: dict[tuple[str, str], int] = {}

@@ -1,7 +1,7 @@
 """Built-in agents of workers. They execute the commands, scripts, checks, calls and requests of phases.
 
-They have no assistants: their input comes from workflow files, never from a caller. Each logs to its session
-what it executed and the result. The rules for URLs of webhooks apply to requests.
+Built-in agents have no assistants: the input comes from workflow files, never from a caller. Each agent logs
+its executed input and the result to its session. The rules for URLs of webhooks apply to requests.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ async def _execute(
 
 
 async def _log_call(ctx: Context, tool: str, input: Mapping[str, Any]) -> None:
-    """Write what is executed to the session, as a tool call."""
+    """Write the input of an execution to the session, as a tool call."""
     call = {"type": "tool_use", "id": _TOOL_ID, "name": tool, "input": dict(input)}
     await ctx.message("assistant", [call])
 

@@ -221,9 +221,9 @@ class ChildContext:
                 with executing(key):
                     result = action()
                     self._step_results[key] = await result if inspect.isawaitable(result) else result
-                # Tasks that started together with this one ask for their saved steps first.
+                # Let tasks that started at the same time ask for their saved steps first.
                 await asyncio.sleep(0)
-            # The worker drops what was emitted before a saved step, so every step is sent.
+            # Send every step: the worker drops events emitted before a saved step.
             step = {"name": name, "key": key, "result": self._step_results[key]}
             answer = await self.request(
                 {"type": "step", "traced": True, "within": enclosing_step.get(), **step}

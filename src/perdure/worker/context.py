@@ -158,7 +158,7 @@ class AttemptMemory:
 
 
 class NewStep(NamedTuple):
-    """Step to store, and the step whose action called it."""
+    """Step to store, and the enclosing step that called it."""
 
     name: str
     body: str
@@ -462,7 +462,7 @@ class RunContext:
             raise Cancelled(self._action or "lost") from None
 
     async def _emitted(self) -> list[NewEvent]:
-        """Load what earlier attempts emitted after their last saved step."""
+        """Load the events that earlier attempts emitted after their last saved step."""
         events = await retry_until(
             lambda: self._queue.emitted(self._assignment.held, self._replay.after, self._replay.limit),
             what=f"events of run {self.run_id}",
@@ -478,7 +478,7 @@ class RunContext:
             value = await result if inspect.isawaitable(result) else result
         new = NewStep(key, encode_json(value, what=f"step {name!r}"), enclosing_step.get())
         if self._replay.expects_steps:
-            # Tasks that started together with this one ask for their saved steps first.
+            # Let tasks that started at the same time ask for their saved steps first.
             await asyncio.sleep(0)
         self.end_replay()
         await self._call_in_control_loop(lambda: self._store_step(new))

@@ -2,9 +2,9 @@
 
 A new attempt executes the agent from its start, and gets the results of saved steps. Events that a task emits
 before it asks for a saved step were stored no later than that step. So events are held until every saved step
-was asked for, and each saved step drops the events that led to it. If the agent does something different,
+was asked for, and each saved step drops the events before it. If the agent does something different,
 the held events are released, so that no event of a changed agent is lost. After the last saved step, events
-are dropped that equal those of earlier attempts, up to the first different one.
+equal to events of earlier attempts are dropped, up to the first different event.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Held(NamedTuple):
 
 
 class Replay:
-    """Replay of one attempt, used in the agent's loop, and in the worker's after the agent's end."""
+    """Replay of one attempt, used in the agent's loop, and after the agent's end in the worker's loop."""
 
     def __init__(self, saved_at: Mapping[str, int], last_seq: int) -> None:
         self.after = max(saved_at.values(), default=last_seq)
@@ -113,7 +113,7 @@ class Replay:
         return True
 
     def reach(self, step: str, branch: Branch = ()) -> list[NewEvent]:
-        """Drop what led to a saved step. At the last one, return what other branches emitted."""
+        """Drop the events before a saved step. At the last one, return the events of other branches."""
         self._expected.discard(step)
         kept = [held for held in self._held if held.branch != branch[: len(held.branch)]]
         self._held, self._bytes = deque(kept), sum(len(held.event.body) for held in kept)
@@ -236,7 +236,7 @@ class Emitter:
             self._schedule()
 
     def put_steps(self, steps: GraphSteps) -> None:
-        """Add steps of a graph, from any thread. They are written before or with the events after them."""
+        """Add steps of a graph, from any thread. Steps are written before or with later events."""
         with self._lock:
             self._steps.append(steps)
             self._step_bytes += estimate_size(steps)
@@ -270,7 +270,7 @@ class Emitter:
             self._event_bytes += sum(len(event.body) + len(event.event) for event in events)
 
     def fail(self, error: PerdureError) -> None:
-        """Refuse further writes with this error, unless there is an earlier one."""
+        """Refuse further writes with this error, unless an earlier error is set."""
         self.failure = self.failure or error
         self._waiters.wake()
 
@@ -371,7 +371,7 @@ def estimate_size(steps: GraphSteps) -> int:
 
 
 def joined(batches: Sequence[GraphSteps]) -> GraphSteps:
-    """Join batches in order. Of several versions of a state, keep the last one."""
+    """Join batches in order. Of several versions of a state, keep the last version."""
     if len(batches) == 1:
         return batches[0]
     puts: list[GraphPut] = []
@@ -391,7 +391,7 @@ def _updated(before: GraphState, state: GraphState) -> GraphState:
 
 
 def keep_last(steps: GraphSteps) -> GraphSteps:
-    """Keep only the last state, with its values, for a thread from which no run continues."""
+    """Keep only the last state, with its values. No later run continues from the thread."""
     if not steps.states or steps.states[-1].body is None:
         return steps
     return GraphSteps(states=[msgspec.structs.replace(steps.states[-1], whole=True)])

@@ -311,7 +311,7 @@ class AttemptExecution:
         return reported
 
     def _ending(self, ended: AgentEnd) -> Ending:
-        # A run whose events could not be written has not succeeded.
+        # A run has not succeeded if its events could not be written.
         error = _write_error(self._emitter.failure) or ended.error
         if isinstance(error, Interrupted):
             return Ending(held=self.lease, result="success", checkpoint=self._interrupted(error))
@@ -373,7 +373,7 @@ class AttemptExecution:
         return ending.result
 
     def _remaining_steps(self, ending: Ending) -> GraphSteps | None:
-        """Return the pending steps of the graph; only the last one if the thread is deleted now."""
+        """Return the pending steps of the graph; only the last step if the thread is deleted now."""
         if self._emitter.failure is not None:
             return None
         steps = self._emitter.take_steps()

@@ -73,7 +73,7 @@ class GraphRequestLoop:
         await _cancelled(list(left))
         if left:
             with suppress(PerdureError):
-                # Other workers claim requests that are not released when their leases expire.
+                # If a request is not released, another worker claims it when the lease expires.
                 await self._requests.release(list(left.values()))
 
     # --- descriptions
@@ -148,7 +148,7 @@ class GraphRequestLoop:
             logger.error("a request could not be answered", exc_info=task.exception())
 
     async def _answer(self, assignment: GraphAssignment, claimed: float) -> None:
-        """Execute one request and send its answer, unless its caller stops waiting.
+        """Execute one request and send the answer, unless the caller stops waiting.
 
         `claimed` is the time, by `boottime`, from which the lease certainly runs.
         """
@@ -277,7 +277,7 @@ class RequestGraphs:
 
 
 def _calling() -> CallInControlLoop:
-    """Return a function that runs coroutines in the current loop, the worker's, from the agents' loop."""
+    """Return a function that the agents' loop calls to run coroutines in the current loop, the worker's."""
     control = asyncio.get_running_loop()
 
     async def call(action: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,4 +1,4 @@
-"""Health of a worker: its statistics and their log lines, and detection of freezes of its process."""
+"""Health of a worker: statistics, log lines of the statistics, and detection of freezes of the process."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Pulse:
         return now
 
     def answered(self, sent: float) -> float:
-        """Return the earliest time at which an answer that is here now may have arrived.
+        """Return the earliest possible time of arrival of an answer that is here now.
 
         The request was sent at `sent`. If the process froze since then, the answer may have arrived when the
-        freeze began. Otherwise it arrived just now.
+        freeze began. Otherwise the answer arrived just now.
         """
         now = self._look()
         return max(sent, self._frozen) if self._thawed > sent else now
@@ -58,7 +58,7 @@ QueueStats = Callable[[], Awaitable[Any]]
 
 
 class Statistics:
-    """Counters of one worker, and of its server if it runs in one."""
+    """Counters of one worker, and of the server if the worker runs in a server."""
 
     def __init__(
         self, concurrency: int, metrics: Metrics | None = None, queue_stats: QueueStats | None = None

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 BLOCKED_SECONDS = 1.0
 """A loop gets no more runs after one callback has held it for this time."""
 NEW_SECONDS = 1.0
-"""A younger loop is not checked, because agents import and load much in their first run."""
+"""A loop is not checked before this age, because agents import and load much in their first run."""
 CLOSE_SECONDS = 2.0
 
 IDLE_SECONDS = 10.0
@@ -211,7 +211,7 @@ class AgentLoop:
         return self._thread.is_alive()
 
     def retire(self) -> None:
-        """Accept no more runs; end after the last one."""
+        """Accept no more runs; end after the last run."""
         self.retired = True
         if not self.jobs:
             self.stop()
@@ -289,7 +289,7 @@ class AgentJob:
 
 
 class AgentLoops:
-    """Loops of a worker: one shared by all runs, or one per run. Not thread-safe."""
+    """Loops of a worker: one loop shared by all runs, or one loop per run. Not thread-safe."""
 
     def __init__(self, *, isolated: bool = False) -> None:
         self._isolated = isolated
@@ -343,7 +343,7 @@ class AgentLoops:
             self._replace(job.home)
 
     def close(self) -> None:
-        """End all loops; blocked ones are abandoned."""
+        """End all loops; abandon blocked loops."""
         for loop in self._loops:
             loop.retired = True
             loop.stop()

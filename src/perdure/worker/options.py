@@ -35,8 +35,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str = msgspec.field(default_factory=make_worker_id)
     concurrency: int | None = 1
-    """Number of concurrent runs. None means `ASYNC_RUNS` runs of async agents, and one run per core of other
-    agents, which occupy a thread or a process."""
+    """Number of concurrent runs. None means `ASYNC_RUNS` runs of async agents, and one run per core of
+    agents that occupy a thread or a process."""
     heartbeat: float = 10.0
     """Duration of a lease; leases are renewed three times per duration."""
     interval: float = 5.0
@@ -72,12 +72,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     command_network: bool = False
     """Give processes in the sandbox network access."""
     command_uid: int | str | None = None
-    """User that executes them, if the worker runs as root."""
+    """User of the executed processes, if the worker runs as root."""
     private_paths: tuple[str, ...] = ()
     """Files and folders that sandboxes hide."""
 
     session_log: bool = True
-    """Write what agents do to sessions."""
+    """Write the actions of agents to sessions."""
     session_content: bool = True
     """Store texts, arguments and results in sessions; otherwise only roles, tools and usage."""
 

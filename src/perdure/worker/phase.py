@@ -85,7 +85,7 @@ def format_question(interrupts: Sequence[Any]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Cut a text to 1 MiB, and replace what databases refuse. A cut text ends with the missing length."""
+    """Cut a text to 1 MiB and replace characters that databases refuse. The cut ends with the missing length."""
     clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     data = clean.encode("utf-8", "replace")
     if len(data) <= MAX_OUTPUT:
@@ -115,7 +115,7 @@ class Workspaces:
         self._root = None if root is None else Path(root).absolute()
 
     def path(self, workflow_run_id: str) -> str | None:
-        """Return the path of a run's workspace, which need not exist; None if there is no folder for them."""
+        """Return the path of a run's workspace, which need not exist; None if workspaces have no folder."""
         return None if self._root is None else str(self._root / _checked(workflow_run_id))
 
     def open(self, workflow_run_id: str) -> str:
@@ -149,7 +149,7 @@ def _checked(workflow_run_id: str) -> str:
 logger = logging.getLogger(__name__)
 
 STOPPED = "StoppedEarly"
-"""Error of a phase whose agent returned, but reported that it was not done."""
+"""Error of a phase if its agent returned but reported that the work is not done."""
 _SAME = ("prompt", "previous_output", "model", "variant")
 
 

@@ -70,7 +70,7 @@ class Agents(Mapping[str, Agent]):
         return _decorator(self.register_condition, name)
 
     def register_condition(self, name: str, predicate: Callable[..., Any]) -> None:
-        """Let schedules name a predicate, which gets what is about to start."""
+        """Register a predicate under a name for schedules. The predicate gets the planned start."""
         _add(self.conditions, "condition", name, predicate)
 
     def callable(self, name: str) -> Callable[[C], C]:
@@ -243,7 +243,7 @@ def _parameters(target: Any) -> list[inspect.Parameter]:
 
 
 def _makes_graphs(target: Any) -> bool:
-    """Return whether the parameters are those of a factory: a config, a server's runtime, or both."""
+    """Return whether the parameters belong to a factory: a config, a server's runtime, or both."""
     parameters = _parameters(target)
     if len(parameters) == 1:
         return names_runtime(parameters[0]) or names_config(parameters[0])

@@ -57,7 +57,7 @@ _ALWAYS: Final = (Retriable, ConnectionError, StorageError, asyncio.CancelledErr
 
 
 class RetryPolicy:
-    """Decides which errors are retried: standard ones, and additional names.
+    """Decides which errors are retried: standard errors, and additional names.
 
     A name is a class, with or without its package: `MyError`, `httpx.ReadError`, `my.own.MyError`. Subclasses
     are included.

@@ -57,7 +57,7 @@ def parse_stop_reason(stated: str | None) -> str | None:
 
 
 class UsageMeter:
-    """Sums over the lines of one attempt: tokens once per message, and the last stated totals."""
+    """Sums over the lines of one attempt: the tokens, once per message, and the last stated totals."""
 
     def __init__(self) -> None:
         self._totals = SessionTotals()
@@ -73,7 +73,7 @@ class UsageMeter:
     def read(self, record: Mapping[str, Any]) -> None:
         """Count a line of the session."""
         for message in messages_of_record(record):
-            # All lines belong to one attempt, even if the tool names none.
+            # All lines belong to one attempt, even if the tool names no attempt.
             message.run_id = message.attempt = None
             self._totals.add(message)
             if message.role == "assistant" and message.text:
@@ -140,7 +140,7 @@ logger = logging.getLogger(__name__)
 MAX_LINES = 1000
 MAX_BYTES = 1 << 20
 MAX_LINE = 16 << 20
-"""Largest number of characters of a line; a longer one is refused."""
+"""Largest number of characters of a line; a longer line is refused."""
 LINGER_SECONDS = 0.02
 """Delay of a first line, to send more lines together."""
 MAX_RESULT = 65_536
@@ -155,7 +155,7 @@ class _Pending(NamedTuple):
 
 
 class SessionWriter:
-    """Lines of one attempt. They are added from any thread and sent from the worker's loop."""
+    """Lines of one attempt. Any thread adds lines; the worker's loop sends them."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class SessionWriter:
         self._reported: UsageReport | None = None
         """Last reported usage."""
         self._opening: Envelope | None = None
-        """Line to write before the first one of the attempt."""
+        """Line to write before the attempt's first line."""
         self._began = boottime()
         self._named = False
         """True if the agent has named its session."""
@@ -214,7 +214,7 @@ class SessionWriter:
         return not self._stopped and (len(self._pending) >= MAX_LINES or self._bytes >= MAX_BYTES)
 
     def open(self, id: str | None = None, cwd: str | None = None) -> str:
-        """Write to another session from now on, or to that of a working directory; return its ID."""
+        """Switch to another session, or to the session of a working directory; return the session's ID."""
         session_id = self.session_id if id is None else check_session_id(id)
         self._log = LogName(self._log.project if cwd is None else build_project_name(cwd), session_id)
         self._cwd = self._cwd if cwd is None else cwd
@@ -230,7 +230,7 @@ class SessionWriter:
         self._opening = envelopes.message("user", prompt)
 
     def conclude(self, stop_reason: str, output: str, error: str | None, *, answer: str = "") -> None:
-        """Add the end of a phase's attempt, except what a tool has already written."""
+        """Add the end of a phase's attempt, except lines that a tool has already written."""
         if self._transcribes:
             self._conclude_transcript(stop_reason, output, error)
             return
@@ -247,9 +247,9 @@ class SessionWriter:
         self.meter = meter
 
     def _conclude_transcript(self, stop_reason: str, output: str, error: str | None) -> None:
-        """Add what a tool that ended early has not written: the error, and its totals.
+        """Add the lines that a tool did not write because it ended early: the error and the totals.
 
-        The lines have the form of the tool's own, so that its totals are not counted twice.
+        The lines have the same form as the tool's lines, so that totals are not counted twice.
         """
         if error is not None and not self._failed:
             self._put_line(error_line(error))
@@ -282,8 +282,8 @@ class SessionWriter:
     def put_transcript(self, record: Mapping[str, Any]) -> bool:
         """Add a line of a known tool, translated; return False for a line of no known tool.
 
-        The session is the tool's own, unless the agent named one. Lines of unknown types between known lines
-        are added too.
+        The session is the tool's own, unless the agent named a session. Lines of unknown types between known
+        lines are added too.
         """
         self._transcribes = self._transcribes or find_format(record) is not None
         if not self._transcribes:
@@ -385,7 +385,7 @@ class SessionWriter:
             self._task = self._control.create_task(self.drain())
 
     def _take(self) -> SessionLines | None:
-        """Take the next lines of one session, at most as many as a request may have."""
+        """Take the next lines of one session, up to the limit of a request."""
         with self._lock:
             if not self._pending:
                 return None

@@ -1,4 +1,4 @@
-"""Trace of one attempt: its own span, and spans of its steps, its graph and the agent's tracer.
+"""Trace of one attempt: the attempt's span, and spans of its steps, its graph and the agent's tracer.
 
 The spans of a worker are queued and stored in batches, so that agents do not wait.
 """
@@ -43,7 +43,7 @@ from perdure.worker.options import WorkerOptions
 
 
 MAX_SPANS = 10_000
-"""Most spans in the queue; further spans are dropped, which is logged."""
+"""Maximum number of spans in the queue; further spans are dropped and the loss is logged."""
 MAX_BYTES = 64 << 20
 BATCH = 500
 LINGER_SECONDS = 1.0
@@ -119,7 +119,7 @@ class SpanQueue:
                 try:
                     await self._write(batch)
                 except asyncio.CancelledError:
-                    # The worker stops. `close` stores these spans again, which is harmless.
+                    # The worker stops. `close` stores these spans again; a repeated write is harmless.
                     self._restore(batch)
                     raise
                 except PerdureError as error:
@@ -186,7 +186,7 @@ class SpanQueue:
                 self._drop(answer)
 
     async def _write_each(self, batch: Sequence[PendingSpan]) -> None:
-        """Store each span separately, since the store refuses one of them."""
+        """Store each span separately, because the store refuses a span of the batch."""
         for item in batch:
             try:
                 await self._write([item])
@@ -221,7 +221,7 @@ def build_service(worker_id: str) -> dict[str, Any]:
 NUMBERS = 1_000_000
 """Span numbers per attempt, so that spans of later attempts sort after it."""
 FAILED = frozenset({"error", "retriable", "timeout", "lost"})
-"""Results of an attempt whose span has the status of an error."""
+"""Results of an attempt that set the status of its span to an error."""
 
 
 class NoSpan:
@@ -325,7 +325,7 @@ class Tracing:
 
     @property
     def tracer(self) -> Any:
-        """OpenTelemetry tracer whose spans are below the current span."""
+        """OpenTelemetry tracer that puts spans below the current span."""
         if self._tracer is None:
             self._tracer = self._make()
         share_span()
@@ -373,7 +373,7 @@ def step_span(
 
 
 class _Step:
-    """Span of a step. A step whose result comes from another process may have its own start time."""
+    """Span of a step. If the result comes from another process, the step may have its own start time."""
 
     def __init__(self, recorder: SpanRecorder, name: str, attributes: dict[str, Any], action: Any) -> None:
         self._span = recorder.start(f"step {name}", attributes)

@@ -1,7 +1,7 @@
 """The worker: claims runs, renews their leases, executes their agents and reports the results.
 
-Claiming, renewing and reporting happen in a separate event loop, which no agent can block. A claim is
-repeated at once while there may be more runs, otherwise after a hint.
+Claiming, renewing and reporting happen in a separate event loop, which no agent can block. A worker claims
+again at once while there may be more runs, otherwise after a hint.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ READY_RENEWALS = 4
 WATCH_SECONDS = 0.05
 """Age of a run from which the worker watches for its cancellation."""
 GATHER_SECONDS = 0.002
-"""How long a full worker waits for more of its runs to end, to claim for all free slots in one call."""
+"""How long a full worker waits for more runs to end, so that one call claims for all free slots."""
 LAST_CLAIM_SECONDS = 0.1
 """Time that a pending claim has to end when the worker stops; its runs are handed back."""
 HAND_BACK_SECONDS = 5.0
@@ -124,8 +124,8 @@ class RunWorker:
 
     Both may be called in any event loop. The worker closes the queue when it stops. `store` stores the spans
     of agents and has the resources of runs. `rollouts` is the service of the store's database, if there is
-    one; it stores spans faster. `requests` come from servers without the worker's graphs. `memory` is what
-    agents search.
+    one; it stores spans faster. `requests` come from servers without the worker's graphs. Agents search
+    `memory`.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class RunWorker:
         await self._renew()
 
     async def _renew(self) -> None:
-        """Renew all leases in one call. A lease that was not renewed for its whole duration is lost."""
+        """Renew all leases in one call. A lease is lost if it was not renewed for its whole duration."""
         executions = list(self._executions.values())
         sent = boottime()
         try:
@@ -426,7 +426,7 @@ class RunWorker:
         return any(lease.attempt_id not in watched for lease in self._watched())
 
     def _apply(self, verdicts: dict[str, Any], leases: Sequence[Lease]) -> None:
-        """Stop the watched attempts whose verdict says so. A run may have been claimed again meanwhile."""
+        """Stop the watched attempts with a verdict to stop. A run may have been claimed again meanwhile."""
         asked = {lease.attempt_id for lease in leases}
         for execution in list(self._executions.values()):
             verdict = verdicts.get(execution.lease.run_id, "go")

@@ -54,8 +54,8 @@ class _SimpleCommand:
 def scan_bash(text: str, values: Sequence[BashValue]) -> list[Quoting]:
     """Return how each value of a command is quoted; `text` has one HOLE for each.
 
-    Raise RefusedValue for a value in a place where bash evaluates it, and InvalidInput for a command with
-    values whose quotes or parentheses do not end.
+    Raise RefusedValue for a value in a place where bash evaluates it. Raise InvalidInput for a command with
+    values and unclosed quotes or parentheses.
     """
     return BashScanner(text, values).scan() if values else []
 

@@ -1,4 +1,4 @@
-"""Rules of bash: which words of a command may contain values, depending on the command.
+"""Rules of bash: the words of each command that may contain values.
 
 Bash evaluates an argument of some builtins again: as arithmetic, as the name of a variable, or as a command.
 A value there could execute a command, so it is refused.
@@ -25,7 +25,7 @@ NUMBER_HINT: Final = "write {{int NAME}} for a number"
 EVALUATED: Final = "in"
 """Attributes of variables (integer, reference) for which bash evaluates every value assigned to them."""
 DECLARED: Final = "inaA"
-"""Attributes for which bash evaluates the value in a declaration, also of an array."""
+"""Attributes for which bash evaluates the value in a declaration, including the declaration of an array."""
 INTEGERS: Final = (
     "RANDOM",
     "SRANDOM",
@@ -57,7 +57,7 @@ ARRAYS: Final = (
 )
 """Variables that are arrays from the start."""
 EXPANDED: Final = ("BASH_ALIASES", "BASH_ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
-"""Variables whose values bash expands like a command."""
+"""Variables with values that bash expands like a command."""
 
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\[.*?\])?\+?=", re.ASCII | re.DOTALL)
@@ -81,7 +81,7 @@ _NO_VALUES: Final[Mapping[str, str]] = {
     "jobs": "an argument that is a command",
     "enable": "an argument that is a command",
 }
-"""Builtins that take no value as an argument, and what the argument is to them."""
+"""Builtins that take no value as an argument, and the meaning of their argument."""
 _READS_ARRAY: Final = re.compile(r"-\w*a", re.ASCII)
 _READERS: Final = frozenset({"read", "mapfile", "readarray"})
 _DECLARATIONS: Final = frozenset({"declare", "typeset", "local", "export", "readonly"})
@@ -162,7 +162,7 @@ def refuse_values(values: Sequence[BashValue], place: str, hint: str = NUMBER_HI
 
 
 def written(variable: str, values: Sequence[BashValue], attributes: str = EVALUATED) -> Sequence[Effect]:
-    """Return the effect of assigning values, if one of them is not a checked integer."""
+    """Return the effect of assigning values, if any value is not a checked integer."""
     return [WrittenVariable(variable, value, attributes) for value in values if not value.is_integer][:1]
 
 

@@ -50,7 +50,7 @@ class Quoting(Enum):
 
 
 class HereDocument(NamedTuple):
-    """A here-document whose body begins on the next line."""
+    """A here-document with a body that begins on the next line."""
 
     word: str
     is_quoted: bool
@@ -67,7 +67,7 @@ class WordScanner:
         self._end = len(text)
         self._quotings: list[Quoting] = []
         self._place = ""
-        """Current place in which every value is refused, or an empty text."""
+        """Name of the current place if it refuses every value, otherwise an empty text."""
         self._word: list[str] = []
         self._depth = 0
         self._heres: list[HereDocument] = []
@@ -253,7 +253,7 @@ class WordScanner:
                 self._word.append(character)
 
     def _quoted(self, character: str, *, quoted: bool = False) -> bool:
-        """Read quotes, an expansion or an escaped character, if one comes next."""
+        """Read quotes, an expansion or an escaped character, if any of these comes next."""
         if character == "'" and not quoted:
             self._single_quotes()
         elif character == '"':
@@ -324,7 +324,7 @@ class WordScanner:
                 self._at = name.end()
 
     def _double_parentheses(self) -> None:
-        """Read arithmetic after `((`, or a nested subshell, whose parentheses do not end together."""
+        """Read arithmetic after `((`, or a nested subshell if the two parentheses do not end together."""
         with self._within(ARITHMETIC):
             self._brackets(")")
         if self._peek() == ")":
@@ -407,7 +407,7 @@ class WordScanner:
                     return
 
     def _single_quotes_in_braces(self) -> None:
-        """Skip single quotes in a quoted `${…}`, which bash matches even where they are plain text."""
+        """Skip single quotes in a quoted `${…}`: bash matches these quotes even where they are plain text."""
         is_ansi = self._text[self._at - 1] == "$"
         end = self._at + 1
         while end < self._end and self._text[end] != "'":

@@ -13,7 +13,7 @@ from perdure.workflows.loading import from_python
 
 
 def phase(name: str, **fields: Any) -> Phase:
-    """Build a phase; the fields are those of a file. A callable is named by its registered name."""
+    """Build a phase from the same fields as in a file. A callable is named by its registered name."""
     try:
         return msgspec.convert({"name": name, **fields}, Phase)
     except msgspec.ValidationError as error:
@@ -21,6 +21,6 @@ def phase(name: str, **fields: Any) -> Phase:
 
 
 def workflow(name: str, *phases: Phase, **fields: Any) -> Workflow:
-    """Build a workflow with its phases in their order; the other fields are those of a file."""
+    """Build a workflow with its phases in order; the other fields are the same as in a file."""
     content = {"name": name, "phases": [msgspec.to_builtins(phase) for phase in phases], **fields}
     return from_python(content)

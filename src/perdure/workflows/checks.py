@@ -141,7 +141,7 @@ _ONLY: Final = {
 }
 """Types of phases that may have each field."""
 _REPEATED: Final = ("prompt", "command", "script", "callable", "http", "workflow")
-"""Fields of which a map phase repeats one."""
+"""A map phase repeats one of these fields."""
 
 
 def _type_mistakes(phase: Phase) -> Iterator[tuple[str, str]]:

@@ -41,7 +41,7 @@ class Definitions(NamedTuple):
     """Workflows with unknown assistants, by name, each with its problem."""
 
     def without(self, problems: Sequence[FileProblem]) -> Definitions:
-        """Return a copy in which the files of these problems are broken."""
+        """Return a copy that marks the files of these problems as broken."""
         broken = {_short(entry.file): entry for entry in reversed(problems)}
         return self._replace(
             workflows=[entry for entry in self.workflows if entry[0] not in broken],
@@ -110,7 +110,7 @@ def _short(file: str) -> str:
 
 
 class KnownAssistants:
-    """Existing assistants: those of the database and the agents of this process."""
+    """Existing assistants: assistants of the database and agents of this process."""
 
     def __init__(self, storage: Storage, agents: Collection[str]) -> None:
         self._storage = storage
@@ -138,7 +138,7 @@ class KnownAssistants:
 class DefinitionFiles:
     """Reader of workflow and cron files: reads them at start and at each reload, and passes them to takers.
 
-    A workflow file that names an unknown assistant is refused, and read again when the assistant exists.
+    A workflow file with an unknown assistant is refused. It is read again when the assistant exists.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -19,7 +19,7 @@ Dependencies = Mapping[str, Sequence[str]]
 
 
 def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> dict[str, tuple[str, ...]]:
-    """Return the dependencies of each phase. If no phase names any, each waits for the previous one."""
+    """Return the dependencies of each phase. If no phase names any, each waits for the previous phase."""
     if all(names is None for _, names in phases):
         order = [name for name, _ in phases]
         return {name: (order[number - 1],) if number else () for number, name in enumerate(order)}
@@ -29,7 +29,7 @@ def compute_dependencies(phases: Sequence[tuple[str, Sequence[str] | None]]) -> 
 def graph_mistakes(
     phases: Sequence[tuple[str, Sequence[str] | None]],
 ) -> Iterator[tuple[int | None, str]]:
-    """Yield a message for each wrong dependency, with the number of its phase, and one for a cycle."""
+    """Yield a message for each wrong dependency, with the phase's number, and a message for a cycle."""
     names = {name for name, _ in phases}
     wrong = False
     for number, (name, wanted) in enumerate(phases):
@@ -66,7 +66,7 @@ def _cycle(dependencies: Dependencies) -> list[str]:
 
 
 def verdict(rule: str, statuses: Sequence[str]) -> Literal["run", "skip", "wait"]:
-    """Return what happens to a phase, from the statuses of its dependencies."""
+    """Return the next action for a phase, from the statuses of its dependencies."""
     if not all(status in ENDED for status in statuses):
         return "wait"
     runs = holds(rule, len(statuses), statuses.count(SUCCEEDED), statuses.count(FAILED))

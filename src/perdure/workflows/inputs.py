@@ -1,6 +1,6 @@
 """Render the inputs of phases when a worker has claimed them, outside of any transaction.
 
-A phase stores only a pointer: the run, the node, and which part of the phase is executed. Everything else is
+A phase stores only a pointer: the run, the node, and the executed part of the phase. Everything else is
 read here: the definition as it was when the run began, the context, the scratch, and the outputs of other
 phases.
 """
@@ -36,7 +36,7 @@ KEPT_OUTPUT: Final = 10 << 10
 MAX_VARIABLE: Final = 4096
 """Maximum length of an output that commands get in a variable."""
 MAX_BEFORE: Final = 200
-"""Maximum number of earlier phases whose outputs a command gets."""
+"""Maximum number of earlier phases that pass their output to a command."""
 
 _NO_NAME = re.compile(r"[^A-Z0-9]+")
 
@@ -90,7 +90,7 @@ def _input(material: Material | PerdureError | None) -> PhaseInput:
 
 
 async def gather(tx: Tx, pointers: Sequence[Pointer]) -> list[Material | PerdureError]:
-    """Read what the inputs of phases are built from."""
+    """Read the sources from which the inputs of phases are built."""
     ids = sorted({pointer.workflow_run_id for pointer in pointers})
     runs = {run.id: run for run in await tx.all(sql.GET_RUNS, ids=ids)}
     plans = await load_plans(tx, list(runs.values()))
@@ -212,7 +212,7 @@ async def _earlier(tx: Tx, reader: Reading, planned: PlannedPhase, pointer: Poin
 
 
 async def _answers(tx: Tx, slot: Any) -> list[dict[str, Any]]:
-    """Return the questions and answers of a loop, with their texts."""
+    """Return the texts of a loop's questions and answers."""
     entries = slot.get("qa") if isinstance(slot, dict) else None
     if not isinstance(entries, list) or not entries:
         return []
@@ -289,7 +289,7 @@ def _prompt(phase: Phase, role: str) -> str | None:
 def _model(
     phase: Phase, role: str, values: RunValues, scope: Mapping[str, Any], planned: PlannedPhase
 ) -> tuple[str | None, str | None]:
-    """Return the model and the variant of a phase: its own, or those of the settings for its name."""
+    """Return the model and the variant of a phase: its own, or the settings' for the name of the phase."""
     model, variant = phase.model, phase.variant
     if role == "fix" and phase.loop is not None:
         changes = phase.loop.on_request_changes
@@ -332,7 +332,7 @@ def build_input(material: Material) -> dict[str, Any]:
 
 
 def build_agent_input(material: Material, prompt: str | None) -> dict[str, Any]:
-    """Build the input of an agent whose phase has no `input`."""
+    """Build the input of an agent if its phase has no `input`."""
     phase, scope, pointer = material.planned.phase, material.scope, material.pointer
     skills = [phase.skill] if phase.skill is not None else list(phase.skills)
     content: dict[str, Any] = {

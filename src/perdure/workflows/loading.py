@@ -58,7 +58,7 @@ class LoadedFile(NamedTuple):
 
 
 def load_folder(folder: Path) -> list[LoadedFile]:
-    """Load every YAML file of a folder in the order of their names. A bad file does not stop the others."""
+    """Load every YAML file of a folder in the order of their names. Files after a bad file are loaded too."""
     if not folder.is_dir():
         return []
     files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file())
@@ -84,7 +84,7 @@ def _together(loaded: Sequence[LoadedFile]) -> list[LoadedFile]:
 
 
 def _unique(definition: Workflow | Cron | None) -> Iterator[tuple[str, str]]:
-    """Yield what only one file of a folder may have."""
+    """Yield values that only one file of a folder may have."""
     if definition is not None:
         yield f"name of a {type(definition).__name__.lower()}", definition.name
     if isinstance(definition, Workflow) and definition.classification is not None:
@@ -250,7 +250,7 @@ def _scalar(node: yaml.Node) -> Any:
 
 
 def _with_prompts(workflow: Workflow, folder: Path) -> tuple[Workflow, list[FileMistake]]:
-    """Return the workflow with the text of prompt files in place of their names, and the mistakes.
+    """Return the workflow, with prompt texts in place of the names of prompt files, and the mistakes.
 
     A run then needs no file of the machine on which it was loaded.
     """
@@ -343,7 +343,7 @@ def _notes(definition: Workflow | Cron, folder: Path | None) -> Iterator[FileMis
 
 
 def _assistants(definition: Workflow | Cron) -> Iterator[tuple[str, FileMistake]]:
-    """Yield the assistants that phases name, except those that a template renders."""
+    """Yield the assistants named by phases, except names rendered by a template."""
     for number, phase in enumerate(definition.phases if isinstance(definition, Workflow) else ()):
         for field, assistant in phase.templates():
             if field.endswith("assistant") and not templates.parse(assistant).paths():

@@ -21,7 +21,7 @@ NODE_STATUSES: Final[tuple[NodeStatus, ...]] = get_args(NodeStatus)
 TriggerType = Literal["webhook", "cron", "chat", "api"]
 TRIGGER_TYPES: Final[tuple[TriggerType, ...]] = get_args(TriggerType)
 DefinitionChoice = Literal["original", "current"]
-"""Definition that a retry uses: the one of the run's start, or the one in the file now."""
+"""Definition that a retry uses: the definition at the run's start, or the current definition in the file."""
 DEFINITION_CHOICES: Final[tuple[DefinitionChoice, ...]] = get_args(DefinitionChoice)
 Role = Literal["work", "fix", "recheck", "check"]
 
@@ -133,7 +133,7 @@ def parse_label(text: str) -> Label:
 
 
 def build_skill(workflow_name: str, label: str) -> str:
-    """Build the key by which the executions of a phase are found."""
+    """Build the key to find the executions of a phase by."""
     return workflow_name + ":" + label
 
 
@@ -167,7 +167,7 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     iteration: int = 0
     cycle: int = 0
     sandbox: str | None = None
-    """Sandbox in which the phase must be executed."""
+    """Sandbox required to execute the phase."""
     network: bool = False
 
     @property

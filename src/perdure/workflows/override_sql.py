@@ -6,7 +6,7 @@ from perdure.kernel.storage.dialect import BulkInsert, name_statements, statemen
 from perdure.workflows.override_model import WorkflowOverrideRow
 from perdure.workflows.override_tables import OVERRIDES
 
-# Overrides by the names of their workflows.
+# Overrides by the name of the workflow.
 GET = statement(
     "SELECT {columns} FROM workflow_overrides WHERE ns = :ns AND name {among:names}", row=WorkflowOverrideRow
 )

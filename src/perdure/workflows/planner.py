@@ -1,4 +1,4 @@
-"""What happens to the phases of a run when one of them ends. Everything here is pure.
+"""Consequences of the end of a phase for the other phases of a run. Everything here is pure.
 
 A `WorkflowPlan` is a parsed workflow. `RunNodes` has the nodes of a run that a transaction works on: it moves
 them by the transition table, counts their dependencies, and returns which nodes are ready or skipped. `needs`
@@ -46,7 +46,7 @@ class PlannedPhase:
 
     @cached_property
     def skip_conditions(self) -> tuple[Expression, ...]:
-        """Return the conditions for skipping the phase; one that holds is enough."""
+        """Return the conditions for skipping the phase; one true condition is enough."""
         return tuple(expressions.parse(text) for text in self.phase.conditions)
 
     @cached_property
@@ -113,12 +113,12 @@ class WorkflowPlan:
 
     @cached_property
     def success_marker(self) -> str | None:
-        """Return the `set_phase` of the last phase that has one."""
+        """Return the `set_phase` of the last phase that has a `set_phase`."""
         rules = (planned.phase.on_success for planned in reversed(list(self.phases.values())))
         return next((rule.set_phase for rule in rules if rule is not None and rule.set_phase), None)
 
     def after(self, name: str) -> set[str]:
-        """Return every phase that depends on this one, directly or through others."""
+        """Return every phase that depends on a phase, directly or through other phases."""
         names: set[str] = set()
         pending = list(self[name].dependents)
         while pending:
@@ -129,7 +129,7 @@ class WorkflowPlan:
         return names
 
     def before(self, name: str) -> set[str]:
-        """Return every phase that this one depends on, directly or through others."""
+        """Return every phase that a phase depends on, directly or through other phases."""
         names: set[str] = set()
         pending = list(self[name].depends_on)
         while pending:
@@ -202,7 +202,7 @@ class RunNodes:
             self.nodes.setdefault(node.key, node)
 
     def begin(self) -> list[WorkflowNodeRow]:
-        """Start a run whose nodes are new. Return the nodes without dependencies."""
+        """Start a run with new nodes. Return the nodes without dependencies."""
         first = [node for node in self.nodes.values() if not node.waiting_on and not node.item]
         for node in first:
             self.move(node, "dependencies ended")
@@ -280,7 +280,7 @@ class RunNodes:
     # --- going back ---------------------------------------------------------------------------------------
 
     def reset(self, names: Iterable[str]) -> list[WorkflowNodeRow]:
-        """Restart phases. Return those without open dependencies.
+        """Restart phases. Return the phases without open dependencies.
 
         All nodes of the run must be loaded. The dependencies of each phase are counted again.
         """
@@ -298,7 +298,7 @@ class RunNodes:
         return [node for node in self._in_order(again) if not node.waiting_on]
 
     def drop_items(self, names: Collection[str]) -> None:
-        """Drop the items of map phases that start again. All of them have ended."""
+        """Drop the items of map phases that start again. All these items have ended."""
         for key in [key for key in self.nodes if key.item and key.node in names]:
             del self.nodes[key]
 

@@ -18,7 +18,7 @@ class RegisteredWorkflow(NamedTuple):
 
 
 class WorkflowRegistry:
-    """The workflows of a process, by name. Those of files are replaced together.
+    """The workflows of a process, by name. Workflows of files are replaced together.
 
     A workflow in Python takes precedence over a file of the same name.
     """

@@ -60,7 +60,7 @@ DROP_LINKS = statement(
       FROM workflow_approvals AS a WHERE a.ns = :ns AND a.workflow_run_id = :run_id ORDER BY a.id LIMIT :n}
     """
 )
-# Delete some approvals of a run, which have no links.
+# Delete some approvals of a run. Delete their links first.
 DROP_APPROVALS = statement(
     """
     DELETE FROM workflow_approvals WHERE ns = :ns AND id {listed:SELECT a.id FROM workflow_approvals AS a

@@ -186,7 +186,7 @@ class DueRun(NamedTuple):
 
 
 class DueNode(NamedTuple):
-    """A node whose due time has come."""
+    """A due node."""
 
     ns: int
     run_id: str
@@ -210,7 +210,7 @@ class NameCount(NamedTuple):
 
 
 class TriesRow(NamedTuple):
-    """Number of executions of a skill in a run, and the start of the last one."""
+    """Number of executions of a skill in a run, and the start of the last execution."""
 
     skill: str
     attempts: int

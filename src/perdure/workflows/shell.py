@@ -1,7 +1,7 @@
 """Commands with values in them. A value reaches the shell in a variable, never as text of the command.
 
 The output of an agent or the title of an issue stays data: bash expands a variable once, and `bash` refuses
-the places in which it evaluates the value again.
+the places in which bash evaluates the value again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ShellCommand(NamedTuple):
 
 
 def shell_command(template: Template, scope: Mapping[str, Any]) -> ShellCommand:
-    """Return a command with its values in variables. Raise InvalidInput if bash would evaluate one."""
+    """Return a command with its values in variables. Raise InvalidInput if bash would evaluate a value."""
     text, parts = _flatten(template, lambda part: is_there(read_value(part, scope)))
     quotings = scan_bash(text, [_bash_value(part) for part in parts])
     pieces = text.split(HOLE)

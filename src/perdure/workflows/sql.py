@@ -21,7 +21,7 @@ GET_RUNS = statement(
     "SELECT {columns} FROM workflow_runs WHERE ns = :ns AND id {among:ids} ORDER BY id",
     row=rows.WorkflowRunRow,
 )
-# Write back runs whose status is still the one that was read.
+# Write back runs if their status has not changed since it was read.
 MOVE_RUNS = BulkUpdate(
     RUNS,
     rows.WorkflowRunRow,
@@ -81,7 +81,7 @@ SET_DEFINITION = statement(
 )
 # Write the scratch of a run.
 SET_SCRATCH = statement("UPDATE workflow_runs SET scratch = :scratch WHERE ns = :ns AND id = :id")
-# Runs started by other runs that have one of some statuses.
+# Runs with one of some statuses that were started by other runs.
 CHILDREN = statement(
     """
     SELECT id, parent_node, status FROM workflow_runs
@@ -94,7 +94,7 @@ CHILDREN = statement(
 
 # Add nodes.
 ADD_NODES = BulkInsert(NODES, rows.WorkflowNodeRow, folds=False)
-# Nodes by the executions that they wait for. Nodes are read and written under the lock of their run.
+# Nodes by the execution each node waits for. Nodes are read and written under the lock of their run.
 NODES_OF_ROLLOUTS = statement(
     """
     SELECT {columns} FROM workflow_nodes
@@ -145,7 +145,7 @@ GET_ITEMS = statement(
     """,
     row=rows.WorkflowNodeRow,
 )
-# The execution whose output is the output of a whole run: the one of the last phase that has one.
+# The execution with the output of a whole run: the execution of the last phase that has an execution.
 LAST_OUTPUT = statement(
     """
     SELECT execution_id FROM workflow_nodes
@@ -278,7 +278,7 @@ DUE_RUNS = statement(
     """,
     row=rows.DueRun,
 )
-# Nodes whose due time has come, in all namespaces.
+# Due nodes, in all namespaces.
 DUE_NODES = statement(
     """
     SELECT {columns} FROM workflow_nodes WHERE due_at <= :now ORDER BY due_at LIMIT :n
@@ -321,7 +321,7 @@ COUNTS_BY_NAME = statement(
     row=rows.NameCount,
 )
 
-# The number of executions of each skill in a run, and the start of the latest one.
+# The number of executions of each skill in a run, and the start of the latest execution.
 TRIES = statement(
     """
     SELECT skill, count(*) AS attempts, max(started_at) AS started_at FROM executions
@@ -382,7 +382,7 @@ _LOG = """
     WHERE ns = :ns AND (started_at, id) < (:at, :last) AND (started_at, id) >= (:first_at, :first_id)
     """
 _LOG_ORDER = " ORDER BY started_at DESC, id DESC LIMIT :limit"
-# Executions between two cursors whose error contains a text.
+# Executions between two cursors with a text in their error.
 _SEARCH_ERRORS = statement(
     "SELECT id, workflow_run_id, skill, started_at, error, NULL AS output_text"
     + _LOG
@@ -390,7 +390,7 @@ _SEARCH_ERRORS = statement(
     + _LOG_ORDER,
     row=rows.ExecutionLogRow,
 )
-# Executions between two cursors whose output contains a text.
+# Executions between two cursors with a text in their output.
 _SEARCH_OUTPUTS = statement(
     "SELECT id, workflow_run_id, skill, started_at, NULL AS error, output_text"
     + _LOG
@@ -398,7 +398,7 @@ _SEARCH_OUTPUTS = statement(
     + _LOG_ORDER,
     row=rows.ExecutionLogRow,
 )
-# Executions between two cursors whose error or output contains a text.
+# Executions between two cursors with a text in their error or output.
 _SEARCH_BOTH = statement(
     "SELECT id, workflow_run_id, skill, started_at, error, output_text"
     + _LOG

@@ -38,7 +38,7 @@ EXECUTES: Final = frozenset({"agent", "command", "bash", "script", "callable", "
 """Types of phases that a worker executes."""
 
 CONFINED: Final = EXECUTES - {"callable", "http"} | {"map"}
-"""Types of phases whose executions are processes, or may be."""
+"""Types of phases that are or may be executed as processes."""
 
 _VERDICT = re.compile(
     r"^\s*VERDICT:\s*(?P<verdict>APPROVED|REQUEST_CHANGES)\s*$", re.IGNORECASE | re.MULTILINE
@@ -65,7 +65,7 @@ class NodeState(msgspec.Struct, kw_only=True, omit_defaults=True):
     thread_id: str | None = None
     """Thread of a graph that waits for an answer."""
     answer: str | None = None
-    """Approval whose answer its graph continues with."""
+    """Approval; the graph continues with its answer."""
     total: int = 0
     """Number of items of a map phase."""
     done: int = 0
@@ -176,15 +176,15 @@ class ScopeReader(Protocol):
     def context(self) -> Mapping[str, Any]: ...
     def is_gate_on(self, name: str) -> bool: ...
     def last_output(self) -> str:
-        """Return the output of the iteration whose condition was checked."""
+        """Return the output of the iteration after which the condition was checked."""
         ...
 
 
-# --- what a phase needs -----------------------------------------------------------------------------------
+# --- requirements of a phase ------------------------------------------------------------------------------
 
 
 def own_sandbox(phase: Phase, config: Config) -> str | None:
-    """Return the sandbox that workers start for a phase: its own, or the settings' one if it needs one."""
+    """Return the sandbox that workers start for a phase: its own, or the settings' sandbox if required."""
     if phase.sandbox is not None:
         return phase.sandbox
     is_required = phase.requires_sandbox is True or phase.requires_sandbox == config.command_sandbox
@@ -192,7 +192,7 @@ def own_sandbox(phase: Phase, config: Config) -> str | None:
 
 
 def find_missing_sandbox(phase: Phase, config: Config) -> str | None:
-    """Return which required sandbox or image the settings do not provide, or None."""
+    """Return the required sandbox or image that the settings do not provide, or None."""
     needed, there = phase.requires_sandbox, own_sandbox(phase, config) or config.sandbox
     if needed is True and there is None:
         return "it requires a sandbox; there is none"
@@ -287,7 +287,7 @@ class After(NamedTuple):
 
 
 def after(planned: PlannedPhase, node: WorkflowNodeRow, end: PhaseEnd, view: ScopeReader) -> After:
-    """Return what a phase does after one of its executions has ended."""
+    """Return the next step of a phase after one of its executions has ended."""
     phase, state = planned.phase, decode_state(node)
     if end.success and end.interrupted:
         label = node.label or phase.name
@@ -397,7 +397,7 @@ def _after_review(
 
 
 def start_message(phase: Phase, node: WorkflowNodeRow) -> HistoryNote | None:
-    """Return the entry of the history for the start of a phase or of a part of its loop, if it has one."""
+    """Return the history entry for the start of a phase or a part of its loop; None if none is defined."""
     label = node.label or phase.name
     if node.item:
         return None
@@ -498,7 +498,7 @@ def _gated(
 
 
 def build_gate(phase: Phase, node: WorkflowNodeRow, reason: GateReason) -> GateStep:
-    """Build the gate at which a phase waits, for a reason."""
+    """Build the gate at which a phase waits for the given reason."""
     message, artifact = phase.approval_gate_message, phase.approval_artifact
     if reason == "loop" and phase.generic_loop is not None:
         loop, label = phase.generic_loop, str(Label(phase.name, "iter", node.iteration))
@@ -550,7 +550,7 @@ def resumed(planned: PlannedPhase, node: WorkflowNodeRow, view: ScopeReader) -> 
 
 
 def build_result(phase: Phase, node: WorkflowNodeRow, state: NodeState) -> dict[str, Any] | None:
-    """Return the value of `output_var` for a loop; None for other phases, whose value is the output."""
+    """Return the value of `output_var` for a loop. Other phases return None: their value is the output."""
     if phase.generic_loop is not None:
         return {"completed": bool(state.completed), "iterations": node.iteration}
     if phase.loop is not None:

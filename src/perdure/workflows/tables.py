@@ -119,10 +119,10 @@ NODES = Table(
     deadlines=("due_at",),
     foreign_keys=(OF_RUN,),
 )
-"""Each phase of a run, and each item of a map phase, whose `item` is its number from 1.
+"""Each phase of a run, and each item of a map phase; `item` is the number of the item, from 1.
 
-`waiting_on` counts the open dependencies, `succeeded_before` and `failed_before` the ended ones. `rollout_id`
-is the current execution: no other execution changes the node.
+`waiting_on` counts open dependencies, `succeeded_before` and `failed_before` ended dependencies.
+`rollout_id` is the current execution: no other execution changes the node.
 """
 
 HISTORY = Table(

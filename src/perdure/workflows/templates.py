@@ -74,7 +74,7 @@ class Template(NamedTuple):
     text: str
     parts: tuple[Part, ...]
     unclosed: int = 0
-    """Line of the first `{{` without an end, which is text; 0 if there is none."""
+    """Line of the first unclosed `{{`, which is plain text; 0 if every `{{` is closed."""
 
     @property
     def is_literal(self) -> bool:
@@ -94,12 +94,12 @@ class Template(NamedTuple):
         )
 
     def outputs(self) -> frozenset[str]:
-        """Return the phases whose output it reads as `${phase.output}`."""
+        """Return the phases whose output the template reads as `${phase.output}`."""
         return frozenset(path[1] for path in self.paths() if path[0] == OUTPUTS and len(path) > 1)
 
     @property
     def only_path(self) -> tuple[str, ...] | None:
-        """Return the path if the template is one value and nothing else."""
+        """Return the path if the template is a single value."""
         parts = [part for part in self.parts if not (isinstance(part, Text) and not part.text.strip())]
         return parts[0].path if len(parts) == 1 and isinstance(parts[0], Value) else None
 

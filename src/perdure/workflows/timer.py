@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Look(NamedTuple):
-    """A due node, with what its templates read."""
+    """A due node, with the values that its templates read."""
 
     run: WorkflowRunRow
     planned: PlannedPhase
@@ -94,12 +94,12 @@ class WorkflowTimer:
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _all(self, operation: Any) -> Sequence[Any]:
-        """Read what is due now. Work that becomes due meanwhile is left for the next look."""
+        """Read the work that is due now. Work that becomes due meanwhile is left for the next read."""
         rows: Sequence[Any] = await self.storage.read(operation)
         return rows
 
     async def _guarded(self, ns: int, doing: Awaitable[None], what: str, node: DueNode | None = None) -> None:
-        """Do one action. Its failure does not delay the others."""
+        """Do one action. If it fails, the other actions are not delayed."""
         try:
             await doing
         except (StorageError, asyncio.CancelledError):
@@ -148,7 +148,7 @@ class WorkflowTimer:
     # --- nodes --------------------------------------------------------------------------------------------
 
     async def _tend_node(self, due_node: DueNode) -> None:
-        """Do the due work of a node: read and render what it needs outside of the transaction."""
+        """Do the due work of a node. Read and render its values outside of the transaction."""
         key = NodeKey(due_node.node, due_node.item)
         look = await self.storage.read(look_at, due_node.run_id, key, ns=due_node.ns)
         if look is None:
@@ -189,7 +189,7 @@ class WorkflowTimer:
 
 
 def resolve_items(given: Any, scope: Mapping[str, Any]) -> list[Any]:
-    """Return the list of a map phase: as written, or from a template that leads to a list or renders one."""
+    """Return the list of a map phase: as written, or from a template that names or renders a list."""
     if isinstance(given, str):
         template = parse_template(given)
         path = template.only_path
@@ -214,7 +214,7 @@ def _listed(text: str) -> Any:
 
 
 async def look_at(tx: Tx, run_id: str, key: NodeKey) -> Look | None:
-    """Read a due node and what its templates read. Return None if nothing is due any more."""
+    """Read a due node and the values of its templates. Return None if nothing is due any more."""
     runs = await tx.all(sql.GET_RUNS, ids=[run_id])
     if not runs:
         return None

@@ -39,7 +39,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command_sandbox: str | None = None
     """Sandbox that workers start for commands and isolated agents."""
     sandbox_images: tuple[str, ...] = ()
-    """Images of this sandbox, in addition to its default one."""
+    """Images of the sandbox, in addition to its default image."""
 
     def assistant_of(self, phase: str) -> str | None:
         return self.assistants.get(phase, self.assistants.get("default"))
@@ -62,7 +62,7 @@ class Stored(NamedTuple):
 
 
 def stored(values: object, what: str, new_id: Callable[[], str]) -> Stored:
-    """Encode values for storage. Large ones get rows of their own, and are replaced by pointers."""
+    """Encode values for storage. Large values get their own rows and are replaced by pointers."""
     given = check_object(values, what)
     texts = {key: encode_json(value, what=f"{what}.{key}") for key, value in given.items()}
     if sum(map(len, texts.values())) > MAX_BODY:
@@ -97,7 +97,7 @@ _remembered = lru_cache(maxsize=256)(_decoded)
 
 
 def decode_context(text: str | None) -> Mapping[str, Any]:
-    """Decode the context of a run. Small ones are cached, as they never change; do not modify the result."""
+    """Decode the context of a run. Small contexts never change and are cached; do not modify the result."""
     if text is None:
         return {}
     return _remembered(text) if len(text) <= MAX_REMEMBERED else _decoded(text)

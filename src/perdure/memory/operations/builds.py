@@ -47,7 +47,7 @@ class DueNodeCursor(NamedTuple):
 
 
 async def due(tx: Tx, level: int, age: int | None, rest: int, after: DueNodeCursor) -> list[DueNodeRow]:
-    """Return the next stale nodes of a level in the order of their ends, in the namespace or in all.
+    """Return the next stale nodes of a level in the order of their ends, in one namespace or in all.
 
     Their period ended `age` microseconds ago, and they have not changed for `rest`.
     """
@@ -100,7 +100,7 @@ async def refresh(tx: Tx, node_id: str) -> bool:
     return False
 
 
-# --- what is built of -------------------------------------------------------------------------------------
+# --- sources of a build -----------------------------------------------------------------------------------
 
 
 class SegmentContent(NamedTuple):
@@ -143,7 +143,7 @@ async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -
     return await tx.all(sql.CHILD_TEXTS, parent=parent, after_ms=after_ms, after_id=after_id, limit=limit)
 
 
-# --- what came of it --------------------------------------------------------------------------------------
+# --- results of a build -----------------------------------------------------------------------------------
 
 
 class Built(NamedTuple):

@@ -24,7 +24,7 @@ KIND = "memory_event"
 async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
     """Insert new events with their outbox entries; return the ids of the new ones.
 
-    `events` are in the order of their ids, each id once. `bodies` are those of the outbox entries.
+    `events` are in the order of their ids, each id once. `bodies` are the bodies of the outbox entries.
     """
     rows = [event.row._replace(received_at=tx.now) for event in events]
     created = {id for _, id in await tx.insert_new(sql.ADD_EVENTS, rows)}
@@ -49,9 +49,9 @@ class Stretch(NamedTuple):
 async def events_between(
     tx: Tx, stretch: Stretch, limit: int, most_bytes: int
 ) -> tuple[list[MemoryEventRow], bool]:
-    """Return the next events of a stretch in order of time, and whether there are more.
+    """Return the next events of a period in order of time, and whether there are more events.
 
-    Their texts have at most `most_bytes` bytes together; the first one may have more.
+    Their texts have at most `most_bytes` bytes together, but the first event is always returned.
     """
     where = {
         "low": max(stretch.low, stretch.after.timestamp_ms),

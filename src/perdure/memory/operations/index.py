@@ -59,7 +59,7 @@ async def get_counter(tx: Tx) -> MemoryCounterRow | None:
 
 
 async def put_texts(tx: Tx, texts: Sequence[TextRow], gone: Sequence[str] = ()) -> None:
-    """Insert or replace documents, which are indexed later, and delete those in `gone`."""
+    """Insert or replace documents, which are indexed later. Delete the documents in `gone`."""
     ids = sorted({*gone, *(text.id for text in texts)})
     if not ids:
         return

@@ -16,7 +16,7 @@ STALE_ROWS = 500
 
 
 async def start_rebuild(tx: Tx, job: NewJob) -> JobWithRollout:
-    """Enqueue the rebuild job, unless one waits; return the job."""
+    """Enqueue the rebuild job, unless a rebuild job already waits; return the job."""
     (job_id,) = await enqueue_jobs(tx, [job])
     await audit(tx, "rebuild_memory", [job_id])
     (row,) = await get_jobs(tx, [job_id])

@@ -45,7 +45,7 @@ class TextSearch(NamedTuple):
 class SearchPlan(NamedTuple):
     """The mode of a search and its text queries.
 
-    Each of `ways` is used only if the ones before have returned too few documents.
+    Each query of `ways` is used only if the earlier queries have returned too few documents.
     """
 
     mode: SearchMode
@@ -55,7 +55,7 @@ class SearchPlan(NamedTuple):
 
 
 class NearDocuments(NamedTuple):
-    """The nearest cached documents, and the filters that new ones are compared with."""
+    """The nearest cached documents, and the filters for new documents."""
 
     scored: list[tuple[float, int]]
     vector: Vector
@@ -118,7 +118,7 @@ ALL_MATCHES = 100_000
 
 
 async def _search_words(tx: Tx, ways: Sequence[Sequence[TextSearch]], documents: int) -> list[HitRow]:
-    """Return the matches of the first way; if these are too few, add those of the next ways."""
+    """Return the matches of the first query; if these are too few, add matches of the next queries."""
     hits: list[HitRow] = []
     for way in ways:
         for search in way:
@@ -179,7 +179,7 @@ def add_rows(table: VectorTable, rows: Sequence[VectorDocument]) -> None:
 async def _list_cited(tx: Tx, hits: Sequence[HitRow]) -> tuple[list[ShownNode], dict[str, list[CitedRow]]]:
     """Return the nodes among the hits, and the events behind each hit.
 
-    These are the event itself, the events of the grip, or those of the grips of the node.
+    These are the event itself, the events of the grip, or the events of the node's grips.
     """
     ids: dict[str, list[str]] = {EVENT: [], NODE_KIND: [], GRIP_KIND: []}
     for hit in hits:

@@ -19,7 +19,7 @@ from perdure.memory.operations.index import put_texts
 from perdure.memory.segments import MemorySegment, cut
 
 CUT_EVENTS = 10_000
-"""Number of events that one transaction cuts into segments; more than two segments can have."""
+"""Number of events that one transaction cuts into segments. Two segments always have fewer events."""
 SHOWN_CHILDREN = 1000
 
 
@@ -102,7 +102,7 @@ def _take_changed(
 ) -> tuple[list[MemorySegment], EventCursor | None]:
     """Return the segments before the first unchanged one that begins after all changes.
 
-    Return the position of that unchanged segment too, if there is one.
+    Also return the position of that unchanged segment, or None.
     """
     old_ids = {row.id for row in old}
     taken: list[MemorySegment] = []
@@ -116,7 +116,7 @@ def _take_changed(
 async def _replace(
     tx: Tx, old: Sequence[TocNodeRow], segments: Sequence[MemorySegment], build: NewJob
 ) -> bool:
-    """Insert new segments, update changed ones, and delete the others. Return whether any was deleted."""
+    """Insert new segments, update changed segments, delete the rest. Return True if a segment was deleted."""
     old_rows = {row.id: row for row in old}
     fresh = [segment_node(segment, tx.now) for segment in segments]
     added = [row for row in fresh if row.id not in old_rows]
@@ -207,7 +207,7 @@ async def around(
     window: int,
     most_bytes: int,
 ) -> tuple[list[MemoryEventRow], list[MemoryEventRow]]:
-    """Return the events of a session just before and just after others, within a window of time.
+    """Return the events of a session just before and just after given events, within a window of time.
 
     On each side the texts have at most `most_bytes` bytes together; the nearest one may have more.
     """

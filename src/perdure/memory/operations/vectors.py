@@ -25,7 +25,7 @@ async def not_embedded(tx: Tx, limit: int, characters: int) -> list[HitRow]:
 
 
 async def add(tx: Tx, vectors: Sequence[tuple[int, bytes]]) -> None:
-    """Store the vectors of documents in the order of their places; earlier documents already have theirs."""
+    """Store vectors in the order of their documents' places; earlier documents already have vectors."""
     counter = await lock_counter(tx)
     await tx.write(sql.ADD_VECTORS.of([DocumentVectorRow(place, vector) for place, vector in vectors]))
     last = max(place for place, _ in vectors)

@@ -26,7 +26,7 @@ SHORTEST_UNSPACED = 2
 READ_CHARACTERS = 4000
 """Number of characters read from one event."""
 SIMILAR = 0.6
-"""Sentences that share this part of their words count as equal."""
+"""Two sentences count as equal if they share this part of their words."""
 ASKED = "Asked: "
 
 _WEIGHTS = {"user": 1.3, "assistant": 1.0, "system": 0.5, "tool": 0.35}
@@ -89,7 +89,7 @@ def _take_beginnings(events: Sequence[Said], count: int) -> tuple[str, ...]:
 
 
 def _find_keywords(events: Sequence[Said]) -> tuple[str, ...]:
-    """Return the most important words; of equal ones, the first."""
+    """Return the most important words; of equally important words, the first."""
     totals: dict[str, float] = {}
     for event in events:
         text = event.text[:READ_CHARACTERS]

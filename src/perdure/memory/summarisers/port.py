@@ -84,7 +84,7 @@ class Said(NamedTuple):
     agent: str | None
     text: str
     repeated: bool = False
-    """True for an event of the segment before, which is repeated only for context."""
+    """True for an event of the previous segment, repeated only for context."""
 
 
 class Child(NamedTuple):

@@ -47,9 +47,9 @@ from perdure.service.idempotency import keyed_as
 _PLACE = attrgetter("kind", "queued_as", "status")
 DUE_ROWS = 500
 SPARE_ROWS = 8
-"""Number of rollouts of each agent to look at beyond the limit, since other claims may have some locked."""
+"""Number of rollouts of each agent to read beyond the limit, because other claims may have locked some."""
 MORE_SPARE_ROWS = 1000
-"""The same number for a second try, after other claims had all of them locked."""
+"""Number for a second try, after other claims had locked all rollouts of the first try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ async def claim(
 ) -> list[list[ClaimedRollout]]:
     """Return the next rollouts of the queues for each claim, each with its new attempt, in one transaction.
 
-    `names` are their kinds. With `agents` they are rollouts of one of these agents. Otherwise they are
+    `names` are the kinds of rollouts. With `agents`, return rollouts of these agents. Otherwise return
     rollouts of one queue and kind without an agent.
     """
     await promote_due(tx)
@@ -240,9 +240,9 @@ async def _tell_workers(
     counts: bool,
     quietly: bool,
 ) -> WorkerChanges:
-    """Link each worker to the last rollout that it got; a worker without one is idle.
+    """Link each worker to the last rollout that it got; a worker without a rollout is idle.
 
-    With `counts`, rollouts count as held. With `quietly`, nothing is written for workers that were idle.
+    With `counts`, rollouts count as held. With `quietly`, write nothing for workers that were idle.
     """
     workers = WorkerChanges(tx, kinds)
     unserved = [item.worker_id for item, share in zip(claims, answers, strict=True) if not share]
@@ -266,7 +266,7 @@ def _holding(rows: Sequence[ClaimedRow], attempts: Sequence[AttemptRow]) -> Writ
 
 
 async def promote_due(tx: Tx) -> None:
-    """Make delayed rollouts ready whose time has come."""
+    """Make delayed rollouts ready when their time has come."""
     if not await tx.probe(tables.DUE):
         return
     await lines.promote_due_in_lines(tx, DUE_ROWS)
@@ -281,7 +281,7 @@ async def release_rollouts(
     """Revert claims, (rollout_id, attempt_id), whose answer did not reach the caller.
 
     The attempt never started, and the rollout is ready again at its old position. The attempt is deleted. If
-    handlers of its kind know about it, it ends as released instead, and does not count.
+    handlers of its kind know the attempt, it ends as released instead, and does not count.
     """
     work = LockedRollouts(tx, kinds)
     await work.load([rollout_id for rollout_id, _ in claimed], kinds.names(), lined=lined)

@@ -1,6 +1,6 @@
 """Completions in the common case: successes of latest attempts that are live and outside lines.
 
-Each row is written once, by an update whose conditions contain everything that it decides on. If a condition
+Each row is written once, by an update that checks every condition it depends on. If a condition
 does not hold, the operation runs again with locks.
 """
 
@@ -37,7 +37,7 @@ _LIVE = sorted(LIVE)
 async def complete(
     tx: Tx, attempts: Mapping[str, str], kind: str, kinds: Kinds
 ) -> dict[str, AttemptRecordRow] | None:
-    """Complete attempts, given by their rollouts; return them by their rollouts, too.
+    """Complete attempts, given by rollout; return the attempts by rollout.
 
     Return None, with nothing written, if no rollout is live and outside lines. `LINES_LOCKED` is unmet if
     only some are, or if an attempt is not live or not the latest of its rollout.

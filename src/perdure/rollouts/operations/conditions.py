@@ -27,7 +27,7 @@ class LocksOfLines:
     """The locks of lines, which come before all others.
 
     Most rollouts are in no line. So the operation runs without these locks, and again with them if it finds a
-    rollout in a line, or one that changed after it was read without a lock.
+    rollout in a line, or a rollout that changed after it was read without a lock.
     """
 
     is_parameter = True

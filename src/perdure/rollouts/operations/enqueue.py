@@ -80,7 +80,7 @@ class ClaimAtOnce:
         """The rollouts that each claim has taken."""
 
     def take(self, rows: Sequence[NewRolloutRow]) -> set[str]:
-        """Claim the ready ones of these new rollouts, in the order of the queue; return their ids."""
+        """Claim the ready rollouts among `rows`, in the order of the queue; return their ids."""
         ready = [row for row in rows if row.ready is not None and row.queue == self._queue]
         ready.sort(key=lambda row: (-row.priority, row.position))
         return {row.id for row in ready if self._take(row)}
@@ -114,9 +114,9 @@ async def enqueue(
 ) -> list[RolloutRecordRow]:
     """Enqueue each request, and return its rollout.
 
-    `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of lines
-    that it has locked. `new_lines` have new ids as names, so they are inserted without a lock. The caller
-    writes the claims of `taking` next, together with their lines, none of which is in `new_lines`.
+    `first` is the number of rollouts that this transaction has enqueued before, `locked` the holders of the
+    locked lines. `new_lines` have new ids as names, so they are inserted without a lock. The caller next
+    writes the claims of `taking` and the lines of these claims; no such line is in `new_lines`.
     If the idempotency key of a request exists, the answer is the first rollout with that key.
     """
     existing = await _find_by_keys(tx, requests)

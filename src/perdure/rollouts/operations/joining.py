@@ -1,7 +1,7 @@
 """Spans that name no rollout: each joins an attempt of its trace, or a rollout that is kept for the trace.
 
 A batch is one transaction. A span that joins an attempt renews no lease and changes no status, because its
-sender is not the executor of the attempt.
+sender does not execute the attempt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from perdure.spans.tables import SPANS
 MAX_ROLLOUTS = 1000
 """Maximum number of rollouts whose callers started the traces of a batch."""
 MAX_ATTEMPTS = 32
-"""Maximum number of attempts of a trace to consider: live ones, then the newest."""
+"""Maximum number of attempts of a trace to consider: live attempts, then the newest."""
 MAX_SEARCHED = 1000
 """Largest number of spans of a trace in which other rollouts are searched by the spans."""
 MAX_LINKED = 20
@@ -134,13 +134,13 @@ class _Joining:
         self._work = adding.work
         self._families = families
         self._members: dict[str, set[str]] = {trace_id: set() for trace_id in families}
-        """The rollouts that may have spans of each trace, without the kept one."""
+        """The rollouts that may have spans of each trace, without the rollout kept for the trace."""
         self._attempts: dict[str, list[AttemptRow]] = {}
-        """The attempts of these rollouts by trace, the live ones first."""
+        """Attempts of the candidate rollouts by trace, live attempts first."""
         self._started_by: dict[str, str] = {}
-        """Runs that started their own traces, by trace: all spans of such a trace are below the run."""
+        """Runs that started their own trace, by trace. All spans of such a trace are below the run."""
         self._rooted: set[tuple[str, str]] = set()
-        """Ended attempts of such runs whose workers have stored their spans."""
+        """Ended attempts of runs in `_started_by`, if their worker has stored its spans."""
         self._places: dict[SpanKey, AttemptKey | None] = {}
         """The attempts of spans; None for refused spans."""
         self._added: list[NewRolloutRow] = []
@@ -235,7 +235,7 @@ class _Joining:
         return NOT_KEPT if self._places[span.trace_id, span.span_id] is None else None
 
     async def _find_stored(self) -> None:
-        """Find the stored ones among the spans and their parents."""
+        """Find the spans and parents that are stored already."""
         wanted: dict[str, set[str]] = {}
         for span in self.unnamed:
             ids = wanted.setdefault(span.trace_id, set())
@@ -256,7 +256,7 @@ class _Joining:
                 self._places[traces[place], span_id] = place
 
     async def _find_rooted(self) -> None:
-        """Find the ended attempts whose workers have stored their root spans."""
+        """Find the ended attempts with a root span stored by their worker."""
         for trace_id, run_id in self._started_by.items():
             attempts = self._attempts[trace_id]
             if any(attempt.status in LIVE for attempt in attempts):
@@ -266,7 +266,7 @@ class _Joining:
                 self._rooted.update((run_id, attempt_id) for attempt_id in rows)
 
     def _place(self, span: NewSpan, batch: Mapping[SpanKey, NewSpan]) -> None:
-        """Set the attempt of a span to that of its nearest ancestor with one."""
+        """Set the attempt of a span to the attempt of the nearest ancestor that has an attempt."""
         places = self._places
         passed: dict[SpanKey, None] = {}
         current: NewSpan | None = span
@@ -304,7 +304,7 @@ class _Joining:
     def _ended_attempts(self, span: NewSpan, attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
         """Return the attempts of the run that started the trace that may have executed a span.
 
-        The spans of their workers are not stored yet, so the span's parent may be among them.
+        The workers' own spans are not stored yet and may include the span's parent.
         """
         run_id = self._started_by.get(span.trace_id)
         if run_id is None or any(attempt.rollout_id != run_id for attempt in attempts):
@@ -316,7 +316,7 @@ class _Joining:
         return candidates
 
     def _join(self, spans: Sequence[NewSpan]) -> None:
-        """Join spans to attempts, whose model calls must be stored before the first one joins."""
+        """Join spans to attempts. An attempt must have its model calls stored before its first span joins."""
         self._adding.quiet.update(map(id, spans))
         calls = {
             AttemptKey(span.rollout_id, span.attempt_id)
@@ -330,7 +330,7 @@ class _Joining:
     # --- kept traces
 
     async def _keep(self, kept: Mapping[str, list[NewSpan]]) -> None:
-        """Add the rollouts of new traces, and end those whose root span is among the spans."""
+        """Add the rollouts of new traces. End a rollout if its root span is in this batch."""
         ids = [self._families[trace_id].kept_id for trace_id in kept]
         present = [rollout_id for rollout_id in ids if rollout_id in self._work.rollouts]
         last = dict(await self._tx.all(sql.LAST_NUMBERS, ids=present)) if present else {}
@@ -390,7 +390,7 @@ class _Joining:
                 sql.KEEP_ROLLOUTS.of(self._added), sql.KEEP_ATTEMPTS.of(self._new_attempts)
             )
             if added != [len(self._added), len(self._new_attempts)]:
-                # Another process has started to keep one of these traces.
+                # Another process has started to keep one of the traces.
                 raise CareNeeded
             count_new(tx, self._added)
             add_total(tx, ATTEMPTS_TOTAL, len(self._new_attempts))

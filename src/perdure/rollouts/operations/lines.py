@@ -39,7 +39,7 @@ def _is_executed(work: LockedRollouts, rollout: RolloutRow) -> bool:
 
 
 async def _promote(work: LockedRollouts, leavers: Sequence[RolloutRow]) -> None:
-    """Pass the lines of their holders to the next rollouts in them, which become ready."""
+    """Pass each line from its holder to the next rollout in the line, which becomes ready."""
     tx = work.tx
     heads = {str(rollout.line): rollout.head for rollout in leavers}
     # A rollout that this transaction has loaded may have left its line too.

@@ -1,6 +1,6 @@
-"""Model calls that both a worker and a framework report: the one that is stored first counts.
+"""Model calls that both a worker and a framework report: the call that is stored first counts.
 
-Two spans of an attempt are the same call if they have the same response id, or if one is below the other.
+Two spans of an attempt are the same call if their response ids are equal, or one span is below the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from perdure.spans.rows import NewSpan
 
 MAX_KNOWN = 1000
-"""Maximum number of stored calls to compare new ones with."""
+"""Maximum number of stored calls to compare new calls with."""
 MAX_DEPTH = 32
 """Maximum number of spans between two spans of the same call."""
 
@@ -35,7 +35,7 @@ class AttemptKey(NamedTuple):
 async def count_calls_once(
     tx: Tx, spans: Sequence[NewSpan], attempts: Mapping[tuple[str, str], AttemptRow]
 ) -> tuple[list[NewSpan], list[ModelCallRow]]:
-    """Return the spans, without figures if their call is stored already, and the rows of all new calls."""
+    """Return the spans and the rows of all new calls. Spans of stored calls lose their figures."""
     groups: dict[AttemptKey, list[NewSpan]] = {}
     for span in spans:
         key = AttemptKey(span.rollout_id, span.attempt_id)
@@ -67,7 +67,7 @@ class _Comparison:
         self._stored: dict[str, ModelCallRow] = {}
 
     async def load(self, calls: Sequence[ModelCallRow]) -> None:
-        """Read the calls that new ones may repeat."""
+        """Read the stored calls that new calls may repeat."""
         attempt = {"rollout_id": self._attempt.rollout_id, "attempt_id": self._attempt.id}
         start, end = min(call.start_ns for call in calls), max(call.end_ns for call in calls)
         stored = await self._tx.all(sql.CALLS_WITHIN, **attempt, start_ns=start, end_ns=end, n=MAX_KNOWN)

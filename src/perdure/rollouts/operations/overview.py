@@ -16,8 +16,8 @@ States = dict[str, dict[str, int]]
 
 
 class Depth(NamedTuple):
-    """A queue with numbers of rollouts that wait for a worker, for their time, and in a line; since when the
-    oldest waits, and since when it is paused."""
+    """A queue with numbers of rollouts that wait for a worker, for their time, and in a line; the time since
+    which the oldest rollout waits, and the time since which the queue is paused."""
 
     ns: int
     queue: str

@@ -249,7 +249,7 @@ async def present(tx: Tx, rollout_ids: Sequence[str]) -> list[str]:
 
 
 async def rollouts_named(tx: Tx, rollout_ids: Sequence[str], kinds: Sequence[str]) -> list[RolloutRecordRow]:
-    """Return rollouts by their ids, without their attempts; unknown ids are left out."""
+    """Return rollouts by id, without attempts; unknown ids are left out."""
     return await tx.all(sql.GET_ROLLOUTS, ids=list(rollout_ids), kinds=list(kinds)) if rollout_ids else []
 
 

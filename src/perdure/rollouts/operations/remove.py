@@ -1,4 +1,4 @@
-"""Deletes old rollouts and spans, and the rows that belong only to them, in chunks."""
+"""Deletes old rollouts and spans in chunks, with the rows that belong only to deleted rollouts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def delete_unused(tx: Tx, rows: Sequence[OldRollout], kind: str, lines: Se
     """Delete locked rollouts of a kind with all their rows, and their lines when the last rollout is gone.
 
     The spans of a rollout may be left for the next transaction. Statistics keep their usage, including usage
-    that is not added to the hours yet.
+    that has not been added to the hours yet.
     """
     emptied, left, spans = await delete_spans(tx, rows)
     if emptied:

@@ -52,7 +52,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
 async def report_attempts(
     tx: Tx, reports: Sequence[AttemptReport], kind: str, kinds: Kinds, lined: bool = False
 ) -> list[AttemptRecordRow | NotFound]:
-    """Apply reports in their order; return the attempt of each, or why there is none."""
+    """Apply reports in order; return the attempt of each report, or the reason why it has no attempt."""
     completed = None if lined else await _complete(tx, reports, kind, kinds)
     if completed is not None:
         return completed
@@ -233,7 +233,7 @@ class WatchdogSweep(NamedTuple):
 async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> WatchdogSweep:
     """End overdue attempts of the namespace and the given kinds, 500 rollouts at a time.
 
-    Only one sweep of a namespace runs at a time. Without `patient`, return at once if another one runs.
+    Only one sweep of a namespace runs at a time. Without `patient`, return at once if another sweep runs.
     """
     if not await tx.all(sql.LOCK_SWEEP if patient else sql.TRY_SWEEP):
         return WatchdogSweep(0)
@@ -259,10 +259,10 @@ async def sweep(tx: Tx, kinds: Kinds, patient: bool, lined: bool) -> WatchdogSwe
 
 
 async def end_workers_elsewhere(tx: Tx, process: str, kinds: Kinds) -> int:
-    """End the attempts of workers in a process that is gone, 500 at a time, in every namespace.
+    """End attempts of workers of an ended process in every namespace, 500 at a time.
 
-    The process had the database open that this one has now, and only one process can. Return the number of
-    such workers; each is returned again until it has no attempt.
+    The ended process had opened the database, which only one process can open at a time. Return the number
+    of such workers; each worker is counted again until it has no attempt.
     """
     workers = await tx.all(sql.WORKERS_ELSEWHERE, process=process, n=SWEEP_ROWS)
     here = tx.ns

@@ -51,7 +51,7 @@ async def add_spans(
 ) -> list[Stored | NotFound]:
     """Store the spans of each call. A call that names an unknown rollout or attempt stores nothing.
 
-    Spans count as heartbeats. The first span, or one after a silence, changes the attempt and its rollout.
+    Spans count as heartbeats. The first span, or a span after a silence, changes the attempt and its rollout.
     """
     adding = Adding(tx, kinds, prices)
     await adding.work.load([span.rollout_id for call in calls for span in call], kinds.names(), lined=lined)
@@ -110,11 +110,11 @@ class Adding:
         self.quiet: set[int] = set()
         """Ids of span objects that renew no lease and change no status."""
         self.guarded: set[str] = set()
-        """Locked rollouts, whose counters need no order."""
+        """Locked rollouts. Their counters may be updated in any order."""
         self.attempts: dict[tuple[str, str], AttemptRow] = {}
 
     def check(self, call: Sequence[NewSpan]) -> NotFound | None:
-        """Find the attempt of every span of a call, or return which is missing."""
+        """Find the attempt of every span of a call, or return NotFound for the missing attempt or rollout."""
         for span in call:
             key = (span.rollout_id, span.attempt_id)
             if key in self.attempts:
@@ -128,7 +128,7 @@ class Adding:
         return None
 
     def find(self, keys: Iterable[tuple[str, str]]) -> set[str]:
-        """Find attempts; return those of their rollouts that must be locked too."""
+        """Find attempts; return the rollouts that must also be locked."""
         moving: set[str] = set()
         for key in keys:
             attempt = self.find_attempt(*key)

@@ -77,7 +77,7 @@ class LockedRollouts:
         self.holders: dict[str, str | None] = {}
         """Holders of the locked lines."""
         self.stopped: list[RolloutRow] = []
-        """Rollouts that had ended before, and whose executors have now stopped too."""
+        """Rollouts that ended earlier, whose executors have now stopped as well."""
         self._queued = 0
 
     async def load(self, ids: Iterable[str], kinds: Sequence[str], *, lined: bool) -> None:
@@ -97,7 +97,7 @@ class LockedRollouts:
         """Lock and read rollouts after their attempts; return False if a row is missing or has changed.
 
         This is against the order of locks, so it skips locked rows instead of waiting.
-        The attempts that were read may lack one that has started meanwhile.
+        An attempt that has started meanwhile may be missing from the attempts that were read.
         """
         wanted = sorted(ids)
         rollouts = await self.tx.all(sql.TRY_ROLLOUTS, ids=wanted)

@@ -50,8 +50,8 @@ class WorkerChanges:
                 self._stored.add(row.id)
 
     async def idle_among(self, ids: Iterable[str | None]) -> frozenset[str]:
-        """Return the workers that are idle or hold an attempt: an empty claim does not change them. They are
-        not locked, because the result only saves writes."""
+        """Return the workers that are idle or hold an attempt: an empty claim does not change them. No worker
+        is locked, because the result only saves writes."""
         wanted = sorted({worker_id for worker_id in ids if worker_id})
         rows = await self._tx.all(sql.GET_WORKERS, ids=wanted) if wanted else []
         return frozenset(row.id for row in rows if row.held or row.status == IDLE)
@@ -185,7 +185,7 @@ class WorkerChanges:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A worker's heartbeat, with its statistics as JSON, or None to keep the last ones."""
+    """A worker's heartbeat, with its statistics as JSON; None keeps the last statistics."""
 
     worker_id: str
     stats: str | None

@@ -365,7 +365,7 @@ class _TaskFrames:
 
 
 class CardQuery(msgspec.Struct, kw_only=True):
-    """The assistant whose card to return."""
+    """The assistant of the returned card."""
 
     assistant_id: str = ""
 

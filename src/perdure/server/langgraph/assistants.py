@@ -171,7 +171,7 @@ async def create_assistant(call: Call) -> Response:
 def mirrored(
     config: Mapping[str, Any] | None, context: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Return a config and a context with the same content, if the caller sent only one of them."""
+    """Return config and context. If the caller sent only one of the two, the other has the same content."""
     configurable = (config or {}).get(CONFIGURABLE)
     if context and configurable:
         raise BadRequest("give either context or config.configurable, not both: context is the newer of them")
@@ -317,7 +317,7 @@ class DeleteQuery(msgspec.Struct, kw_only=True):
 
 @before
 async def _authorize_delete(request: Authorization) -> None:
-    """Delete only those threads of the assistant that the user may delete."""
+    """Delete the assistant's threads, except threads that the user must not delete."""
     call, assistant_id = request.call, request.call.path["assistant_id"]
     await request.authorize_assistant("delete", assistant_id)
     if not call.query.delete_threads:

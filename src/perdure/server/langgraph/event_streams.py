@@ -84,7 +84,7 @@ def _is_named(channel: str) -> bool:
 
 
 def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
-    """Return whether a namespace is below a prefix, whose parts may omit the task id after the colon."""
+    """Return whether a namespace is below a prefix. The prefix may omit task ids after colons."""
     if len(prefix) > len(namespace):
         return False
     pairs = zip(namespace, prefix, strict=False)
@@ -94,8 +94,8 @@ def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
 class ThreadEvents:
     """The events of a thread that a subscription wants, in the form of the protocol.
 
-    Reading starts with the first event of the run at `since`, or of the last run, because growing messages
-    can be translated only from their start.
+    Reading starts with the first event of the run at `since`, or of the last run, because a growing message
+    can be translated only from its start.
     """
 
     def __init__(self, threads: Threads, subscription: Subscription) -> None:
@@ -230,7 +230,7 @@ class RespondParams(RequestBody, kw_only=True):
 
 
 def _run_body(given: RunBody) -> RunBody:
-    """Complete the body of a run whose events can be translated, on a thread that may not exist yet."""
+    """Complete the body of a run with translatable events. The thread may not exist yet."""
     given.stream_mode = list(MODES)
     given.stream_subgraphs = given.stream_resumable = True
     given.if_not_exists = "create"
@@ -274,7 +274,7 @@ async def _questions(threads: Threads, thread_id: str) -> Sequence[Interrupt]:
 
 
 async def _last_assistant(threads: Threads, thread_id: str) -> str | None:
-    """Return the assistant of the thread's last run, which asked the questions."""
+    """Return the assistant of the thread's last run, because this run asked the questions."""
     with contextlib.suppress(NotFound):
         runs = await threads.find_runs(RunSearch(thread_id, None, 1, 0, undone=False))
         return runs.items[0].assistant_id if runs.items else None

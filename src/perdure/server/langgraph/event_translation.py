@@ -1,8 +1,8 @@
 """Translation of a thread's events to the protocol of `client.threads.stream`.
 
-A stored event becomes zero or more events of the protocol, with numbers derived from its own. So all readers
-see the same numbers, and a reader that reconnects misses and repeats no event. The state of growing messages
-belongs to one run, so translation may start with any run.
+A stored event becomes zero or more protocol events. Their numbers derive from the stored event's number, so
+all readers see the same numbers, and a reader that reconnects misses and repeats no event. The state of
+growing messages belongs to one run, so translation may start with any run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.streams.model import StreamEvent
 SPREAD: Final = 4096
 """Maximum protocol events for one stored event."""
 MODES: Final = ("values", "updates", "messages-tuple", "custom")
-"""Stream modes of a run whose events are translated."""
+"""Stream modes of a run with translated events."""
 INTERRUPTS: Final = "__interrupt__"
 ROLES: Final = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "system": "system"}
 SCALARS: Final = (str, int, float, bool)
@@ -70,7 +70,7 @@ class EventTranslator:
         self._tools: set[str] = set()
 
     def translate(self, event: StreamEvent, graph: str | None = None) -> Iterator[tuple[int, Translated]]:
-        """Yield the protocol events of a stored event, with their numbers."""
+        """Yield the numbered protocol events of a stored event."""
         for index, translated in enumerate(self._translate(event, graph)):
             if index == SPREAD:
                 return
@@ -97,7 +97,7 @@ class EventTranslator:
 
     def _begin(self, event: StreamEvent, graph: str | None) -> Iterator[Translated]:
         if event.source == self._run:
-            # Another attempt repeats unfinished messages from their start.
+            # Another attempt repeats an unfinished message from its start.
             self._growing.clear()
             return
         self._run = event.source
@@ -117,7 +117,7 @@ class EventTranslator:
                 yield self._lifecycle(path, "started", namespace=list(path), trigger_call_id=task_id)
 
     def _finish_children(self, parent: tuple[str, ...], node: str | None, phase: str) -> Iterator[Translated]:
-        """End the subgraphs below a namespace, or those of one of its nodes."""
+        """End the subgraphs below a namespace, or the subgraphs of one node in the namespace."""
         for path, active in list(self._children.items()):
             own = path[: len(parent)] == parent and len(path) > len(parent)
             if active and own and (node is None or path[len(parent)].partition(":")[0] == node):
@@ -247,7 +247,7 @@ class EventTranslator:
 
 
 def _scalars(metadata: Mapping[str, Any]) -> Data:
-    """Return the plain values of a message's metadata, without those of the server."""
+    """Return the plain values of a message's metadata, without the server's values."""
     return {
         key: value
         for key, value in metadata.items()

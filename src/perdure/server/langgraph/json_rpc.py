@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 class RpcMessage(RequestBody, kw_only=True):
-    """A request; without an id it is a notification, which has no response."""
+    """A request. A request without an id is a notification and gets no response."""
 
     jsonrpc: str | None = None
     id: str | int | float | UnsetType | None = UNSET

@@ -40,9 +40,9 @@ VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")
 PAGE: Final = 50
 ACCEPTED: Final = 202
 STAMPED: Final = "run_metadata"
-"""Key in a request's scope of the run metadata, to which custom auth has added the owner."""
+"""Key in a request's scope; the value is the run metadata with the owner that custom auth has added."""
 FILTER: Final = "mcp_filter"
-"""Key in a request's scope of the custom auth filter for the assistants that its user may see."""
+"""Key in a request's scope; the value is the custom auth filter for the assistants that the user may see."""
 MESSAGE: Final = {"type": "string", "description": "The message to the agent."}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -132,7 +132,7 @@ async def _tool(call: Call, assistant: Assistant) -> Record:
 
 
 def build_tool_name(assistant: Assistant) -> str:
-    """Build a tool's name: that of a graph, or an assistant's name with the start of its id."""
+    """Build a tool's name: the graph's name, or the assistant's name with the start of the assistant's id."""
     if assistant.system:
         return assistant.agent
     plain = _NOT_IN_NAMES.sub("_", assistant.name)[:80]

@@ -1,7 +1,7 @@
 """Declaration of the LangGraph routes: path, handler, and authorization rule by custom auth, in one place.
 
 A rule names a resource and an action of `langgraph_sdk.Auth`, calls its handler, and applies the filter that
-the handler returns. It runs in place of the route's handler, and calls that if the request is allowed.
+the handler returns. A rule runs in place of the route's handler, and calls it if the request is allowed.
 Without custom auth no rule runs.
 
 A filter is the result of a `langgraph_sdk.Auth` handler: `{"owner": "ann"}`, `{"owner": {"$eq": "ann"}}`,
@@ -62,7 +62,7 @@ def _holds(condition: Any, value: Any) -> bool:
 
 
 def equalities(filter: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the equality conditions: a search applies them, and new objects get them as metadata."""
+    """Return the equality conditions: conditions of a search, and metadata of new objects."""
     conditions: dict[str, Any] = {}
     for key, condition in filter.items():
         if not isinstance(condition, Mapping):
@@ -82,7 +82,7 @@ def memberships(filter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_owner(metadata: Mapping[str, Any] | None, filter: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the metadata of a new object, which then match the filter of its creator."""
+    """Build the metadata of a new object, so that the object matches the filter of its creator."""
     return {**(metadata or {}), **equalities(filter)}
 
 
@@ -124,7 +124,7 @@ class Authorization:
         return await self._auth.authorize(self.user, resource, action, value)
 
     async def authorize_create(self, resource: str, action: str, value: dict[str, Any]) -> Filter:
-        """Authorize a new object. Add to its metadata in `value` what the filter requires."""
+        """Authorize a new object. Add the values required by the filter to the metadata in `value`."""
         filter = await self.authorize(resource, action, value)
         value["metadata"] = with_owner(value.get("metadata"), filter)
         return filter
@@ -180,7 +180,7 @@ Check = Callable[[Authorization], Awaitable[None]]
 
 
 def before(check: Check) -> Rule:
-    """Build a rule from a check, which raises an error or returns. It may change the request's body."""
+    """Build a rule from a check. The check raises an error or returns, and may change the request's body."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         await check(request)
@@ -190,7 +190,7 @@ def before(check: Check) -> Rule:
 
 
 def on_thread(action: str) -> Rule:
-    """Build a rule for an action on the path's thread, or on one of its runs."""
+    """Build a rule for an action on the path's thread, or on a run of this thread."""
 
     async def check(request: Authorization) -> None:
         path = request.call.path
@@ -228,7 +228,7 @@ async def check_not_taken(get: Callable[[str], Awaitable[_HasMetadata]], id: str
 
 
 def searching(resource: str) -> Rule:
-    """Build a rule that restricts a search to what the user may see."""
+    """Build a rule that restricts a search to objects that the user may see."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         body, filter = request.call.body, await _authorize_search(request, resource)
@@ -248,7 +248,7 @@ def searching(resource: str) -> Rule:
 
 
 def counting(resource: str, search_body: type[Any], search: Handler) -> Rule:
-    """Build a rule that restricts a count to what the user may see."""
+    """Build a rule that restricts a count to objects that the user may see."""
 
     async def rule(request: Authorization, handler: Handler) -> Any:
         body, filter = request.call.body, await _authorize_search(request, resource)
@@ -273,7 +273,7 @@ async def _authorize_search(request: Authorization, resource: str) -> Filter:
 
 
 def get_fields(body: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of a body, as handlers of custom auth get them."""
+    """Return the fields of a body in the form for custom auth handlers."""
     return {name: None if value is UNSET else value for name, value in to_builtins(body).items()}
 
 
@@ -350,7 +350,7 @@ class LangGraphResource:
         takes_name: bool = False,
         **rest: Any,
     ) -> Callable[[H], H]:
-        """Declare a route for the decorated handler, which is not changed.
+        """Declare a route for the decorated handler; the handler stays unchanged.
 
         With `takes_name` the assistant in the path may also be the name of a graph.
         """

@@ -75,7 +75,7 @@ class RunBody(RequestBody, kw_only=True):
 
 
 class BatchBody(RunBody, kw_only=True):
-    """One of several new runs; without a thread it gets a temporary one."""
+    """One of several new runs; a run without a thread gets a temporary thread."""
 
     thread_id: str | None = None
 
@@ -152,7 +152,7 @@ def _or_unset(value: Any) -> Any | UnsetType:
 
 
 def _checkpoint_id(body: RunBody, config: Mapping[str, Any]) -> str | None:
-    """Return the checkpoint of the root graph; the options hold that of a subgraph."""
+    """Return the checkpoint of the root graph; the options hold the checkpoint of a subgraph."""
     checkpoint = body.checkpoint
     if checkpoint is not None and checkpoint.checkpoint_ns:
         return (checkpoint.checkpoint_map or {}).get("")

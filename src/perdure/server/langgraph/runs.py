@@ -153,7 +153,7 @@ async def _creates_thread(request: Authorization, body: RunBody, thread_id: str)
 
 
 async def created(call: Call, body: RunBody | None = None, thread_id: str | None = None) -> Run:
-    """Create the run of a body, on the given thread or on the path's thread if there is one."""
+    """Create the run of a body, on the given thread or the path's thread, if any."""
     request = await _request(call, call.body if body is None else body, thread_id)
     async with _known_graphs(call, [request]):
         return await call.threads.create_run(request, idempotency_key=get_idempotency_key(call))
@@ -178,8 +178,8 @@ async def _request(call: Call, body: RunBody, thread_id: str | None) -> RunReque
 async def _free_thread(call: Call, body: RunBody, thread_id: str | None) -> str | None:
     """Return the thread of a new run. A run must not wait for another run on its own thread.
 
-    A `RemoteGraph` node on the server of its caller asks for that: it forwards the caller's configuration, as
-    if every server had its own threads. Its run gets a thread derived from the caller's.
+    A `RemoteGraph` node on its caller's own server would cause such a wait: it forwards the caller's
+    configuration with the caller's thread. Its run gets a thread derived from the caller's thread.
     """
     asking = (body.config or {}).get("metadata")
     run_id = asking.get("run_id") if isinstance(asking, dict) else None

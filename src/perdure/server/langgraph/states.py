@@ -92,7 +92,7 @@ def checkpoint_ref(given: str | CheckpointOrConfig | None) -> CheckpointRef | No
 
 
 def check_fields(names: list[str] | None) -> None:
-    """Refuse a field that states do not have. `values.key` is one key of the values."""
+    """Refuse an unknown field of states. `values.key` is one key of the values."""
     for name in names or ():
         if name not in FIELDS and not name.startswith("values."):
             fields = ", ".join(FIELDS)
@@ -123,7 +123,7 @@ async def _state(
 
 
 class StateQuery(msgspec.Struct, kw_only=True):
-    """Whether to show the states of subgraphs, and which fields."""
+    """Whether to show the states of subgraphs, and the fields to show."""
 
     subgraphs: bool = False
     select: Select[str] | None = None

@@ -134,7 +134,7 @@ async def delete_item(call: Call) -> Response:
 
 
 class StoreSearch(RequestBody, kw_only=True):
-    """Items at or below a namespace, in order of their last change or by similarity to a query."""
+    """Items at or below a namespace, by time of the last change or by similarity to a query."""
 
     namespace_prefix: Labels | None = None
     filter: dict[str, Any] | None = None

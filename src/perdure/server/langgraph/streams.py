@@ -109,7 +109,7 @@ def _thread_frame(event: StreamEvent) -> str:
 
 
 def has_mode(event: str, modes: Collection[str]) -> bool:
-    """Return whether an event has one of the modes; the mode of a subgraph's event is before the bar."""
+    """Return whether an event has one of the modes. A subgraph's event has its mode before the bar."""
     mode = event.partition("|")[0]
     if mode in modes:
         return True
@@ -165,7 +165,7 @@ class LangGraphStreamQuery(msgspec.Struct, kw_only=True):
 
 @before
 async def _authorize_join(request: Authorization) -> None:
-    """Authorize by the run's thread, which the path does not name."""
+    """Authorize by the run's thread; the path does not name the thread."""
     run = await find_joinable(request.call)
     await request.authorize_thread("read", run.thread_id, run_id=UUID(run.run_id))
 

@@ -76,7 +76,7 @@ ThreadSort = Literal["thread_id", "status", "created_at", "updated_at", "state_u
 
 
 class TtlShape(TypedDict):
-    """When a thread expires, and what happens then."""
+    """Time and action of a thread's expiry."""
 
     strategy: PruneStrategy
     ttl_minutes: float
@@ -137,7 +137,7 @@ def show_ttl(lifetime: Lifetime | None) -> TtlShape | None:
 
 
 class Ttl(RequestBody, kw_only=True):
-    """Minutes until a thread expires, and what happens then."""
+    """Minutes until a thread expires, and the action at that time."""
 
     ttl: Annotated[float, Meta(gt=0, le=100 * 366 * 1440)]
     strategy: PruneStrategy | None = None
@@ -375,7 +375,7 @@ async def get_thread(call: Call) -> Response:
 
 
 class ThreadPatch(RequestBody, kw_only=True):
-    """Metadata to merge into a thread's, and a new time to live."""
+    """Metadata to merge into a thread's metadata, and a new time to live."""
 
     metadata: Metadata | None = None
     ttl: Ttl | Annotated[float, Meta(gt=0)] | None = None
@@ -442,7 +442,7 @@ async def copy_thread(call: Call) -> Response:
 
 
 class ThreadPrune(RequestBody, kw_only=True):
-    """The threads to delete, or to reduce to their latest state."""
+    """The threads to delete, or to reduce to the latest state of each thread."""
 
     thread_ids: Annotated[list[str], Meta(max_length=MAX_THREADS)]
     strategy: PruneStrategy | None = None

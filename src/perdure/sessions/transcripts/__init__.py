@@ -1,1 +1,1 @@
-"""Transcripts of agents, converted from the formats of their tools to messages of one form."""
+"""Transcripts of agents, converted from the formats of several tools to messages of one form."""

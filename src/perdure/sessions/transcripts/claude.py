@@ -143,7 +143,7 @@ def _system(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
 
 def _result(record: Mapping[str, Any], common: dict[str, Any]) -> Message:
     totals = read_totals(record)
-    # The `usage` of Claude Code covers its main loop, whose messages state it too.
+    # The `usage` of Claude Code covers its main loop. The loop's messages state the same usage.
     usage = parse_usage(record.get("usage")) or parse_usage(totals) or Usage()
     return Message(
         role="result",

@@ -87,7 +87,7 @@ def _streamed(kind: str, record: Mapping[str, Any], transcript: TranscriptState)
             transcript.session_id = parse_text(record.get("thread_id"))
             return []
         case "turn.completed":
-            # The usage is that of the whole thread, not of the turn.
+            # The usage is the total of the whole thread, not of the turn.
             return _totals(record.get("usage"))
         case "turn.failed" | "error":
             failure = mapping(record.get("error"))

@@ -1,4 +1,4 @@
-"""Transcripts in files of other tools: their sessions and lines."""
+"""Sessions and lines of transcripts in files of other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.kernel.errors import InvalidInput
 from perdure.sessions.transcripts.reading import TranscriptTranslator, parse_messages
 
 LONG_LINE = 3 << 19
-"""Length from which a record and its translation do not fit into one request."""
+"""From this length on, a record and its translation do not fit into one request."""
 FIRST_LINES = 50
 """Number of lines that are read to find the session and its directory."""
 UNREADABLE = "unreadable"

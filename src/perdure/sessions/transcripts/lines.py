@@ -65,7 +65,7 @@ def tool_result_line(id: str | None, content: Any, *, is_error: bool) -> Session
 
 
 def error_line(error: str) -> SessionLine:
-    """Build the line of an error, which is a message of the assistant."""
+    """Build the line of an error, in the form of a message of the assistant."""
     body = {"role": "assistant", "content": [text_block(error)]}
     return {"type": "assistant", "isApiErrorMessage": True, "error": error, "message": body}
 

@@ -75,7 +75,7 @@ def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
             transcript.session_id = parse_text(record.get("id"))
             return [event_line(kind, cwd=parse_text(record.get("cwd")))]
         case "message_end":
-            # Results of tools have their own events.
+            # A result of a tool has its own event.
             return [] if message.get("role") == "toolResult" else _message(message, transcript)
         case "message":
             parent = parse_text(record.get("parentId"))
@@ -100,7 +100,7 @@ def lines(record: Mapping[str, Any], transcript: TranscriptState) -> list[Sessio
 
 
 def _result(value: Any) -> str:
-    """Return the text of a tool's result, whose content may be blocks."""
+    """Return the text of a tool's result. The content may be blocks."""
     content = mapping(value).get("content")
     return shown(value) if content is None else joined(block.get("text") for block in blocks(content))
 

@@ -74,7 +74,7 @@ class TranscriptTranslator:
         return self._transcript.session_id
 
     def translate(self, record: Mapping[str, Any]) -> list[SessionLine]:
-        """Return the lines of a record: at least one, without its original."""
+        """Return the lines of a record: at least one line, without the original record."""
         format_ = _format(record)
         if format_ is None or format_.lines is None:
             return [dict(record)]
@@ -92,9 +92,9 @@ class TranscriptTranslator:
         return [line | shared for line in lines]
 
     def translate_named(self, record: Mapping[str, Any]) -> list[SessionLine]:
-        """Return the lines of a record; the first one carries its original to the log.
+        """Return the lines of a record; the first line carries the original record to the log.
 
-        Return none for a line that is a session line already, or that is nested too deep to be embedded.
+        Return no lines for a record that is a session line already, or is nested too deep to be embedded.
         """
         if not is_foreign(record):
             return []

@@ -35,7 +35,7 @@ def parse_text(value: Any) -> str | None:
 
 
 def blocks(content: Any) -> list[Mapping[str, Any]]:
-    """Return the blocks of a content, which may be a text."""
+    """Return the blocks of a content; the content may be a text."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     if isinstance(content, Mapping):
@@ -71,7 +71,7 @@ def joined(parts: Iterable[Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Convert a value to text: strings unchanged, blocks by their text, other values as JSON."""
+    """Convert a value to text: strings unchanged, blocks to their text, other values to JSON."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -154,7 +154,7 @@ async def claim_at_once(
 ) -> tuple[Sequence[Any], Sequence[Share], Sequence[AppendedEvents]]:
     """Run an operation that creates runs, then claim for workers that wait in this process.
 
-    A claim gets the first runs of the queue, which may be older than the created ones. It is made only if the
+    A claim gets the first runs of the queue, which may be older than the created runs. A claim needs that the
     operation made runs of its agents ready. If the stream of a run already has readers, its first event is
     stored here, so that readers need not wait for a transaction of the worker.
     """
@@ -183,7 +183,7 @@ async def _taking(tx: Tx, requests: Sequence[WaitingClaimRequest]) -> ClaimAtOnc
 async def _begin(
     tx: Tx, requests: Sequence[WaitingClaimRequest], shares: Sequence[Share], new: Mapping[str, CreatedRun]
 ) -> tuple[Sequence[Share], Sequence[AppendedEvents]]:
-    """Store the first events of runs whose workers need not do so; return the updated shares."""
+    """Store the first events of runs, so that their workers need not; return the updated shares."""
     first: dict[str, StreamAppend] = {}
     for request, share in zip(requests, shares, strict=True):
         for run_id, _, number in share if request.begins else ():
@@ -213,7 +213,7 @@ async def _claim_for(
     created: Mapping[str, CreatedRun],
     taken: Sequence[ClaimedRow],
 ) -> Share:
-    """Return the runs for a request: the ones it took along, otherwise the first in the queue."""
+    """Return the runs for a request: the runs already taken for it, otherwise the first runs of the queue."""
     keys = [ready_key(AGENTS_QUEUE, agent) for agent in request.agents]
     hinted = tx.take_hints(READY_CHANNEL, keys)
     if not hinted:
@@ -237,7 +237,7 @@ async def _claim_for(
 
 
 async def may_claim(tx: Tx, agents: Sequence[str], queues: Sequence[str], key: str) -> bool:
-    """Return whether a claim under a key can return runs: new ones, or those of an earlier call."""
+    """Return whether a claim under a key can return runs: new runs, or the runs of an earlier call."""
     if await tx.probe(DUE) or await tx.probe(OVERDUE):
         return True
     terms = {"queues": list(queues), "agents": list(agents), "kinds": [_KINDS[queue] for queue in queues]}
@@ -318,12 +318,12 @@ class _Reading:
                 self._states[row.thread_id, row.id] = row
 
     def _candidates(self, run: RunRow) -> tuple[str | None, str | None]:
-        """Return the id of the thread's latest state, and of the requested one."""
+        """Return the ids of the thread's latest state and of the requested state."""
         thread = self._threads.get(run.thread_id)
         return None if thread is None else thread.checkpoint_id, self._references[run.id].checkpoint_id
 
     def _state(self, run: RunRow) -> StateRow | None:
-        """Return the state to continue from: the run's own latest, the requested one, or the thread's."""
+        """Return the state to continue from: the run's latest, the requested or the thread's latest state."""
         latest_id, asked = self._candidates(run)
         latest = self._states.get((run.thread_id, latest_id or ""))
         if asked is None or (latest is not None and latest.run_id == run.id):

@@ -79,7 +79,7 @@ async def end_now(work: LockedRollouts, rollout: RolloutRow, action: CancelActio
 async def find_live(
     tx: Tx, thread_id: str | None, run_ids: Sequence[str] | None, statuses: Sequence[str]
 ) -> list[str]:
-    """List live runs: of a thread, among some IDs, or all; their rollouts have one of the statuses."""
+    """List live runs with one of the rollout statuses: runs of a thread, runs with given IDs, or all runs."""
     if run_ids is not None:
         candidates = list(run_ids)
     elif thread_id is not None:

@@ -44,7 +44,7 @@ class Checked(msgspec.Struct, frozen=True):
     checkpoint_id: str | None
     parent_id: str | None
     shown: str | None = None
-    """Values of a state that does not store them itself, if known."""
+    """Values of a state without stored values, if known."""
     output: str | None = None
     """Names of the values that a run returns, if not all."""
 
@@ -71,7 +71,7 @@ class StreamAppends(HasLease, Protocol):
 
 
 class AppendEvents(msgspec.Struct, frozen=True):
-    """Events of a run. `after` is the number of the event before them, if the caller knows it."""
+    """Events of a run. `after` is the number of the previous event, if the caller knows the number."""
 
     held: Lease
     events: Sequence[NewEvent]
@@ -162,7 +162,7 @@ async def append_all(tx: Tx, appends: Sequence[tuple[int, StreamAppend]], answer
 
 
 class RunStreams:
-    """Streams of runs whose workers number their events. It recognizes repeated calls."""
+    """Streams of runs, for workers that number their events. Repeated calls are recognized."""
 
     def __init__(self, places: Mapping[str, int], stored: Mapping[tuple[str, int], SentEvent]) -> None:
         self._places = dict(places)
@@ -282,7 +282,7 @@ Known = dict[tuple[str, str | None], StateRow]
 
 
 async def known_states(tx: Tx, new: Sequence[tuple[Lease, Checked | None]]) -> Known:
-    """Return the states that already exist under the IDs of new ones."""
+    """Return the states that already exist under the IDs of new states."""
     named = [(held, state) for held, state in new if state is not None and state.checkpoint_id is not None]
     if not named:
         return {}

@@ -53,7 +53,7 @@ class RecordSteps(msgspec.Struct, frozen=True):
     steps: Steps
     events: Sequence[NewEvent] = ()
     after: int | None = None
-    """Number of the event before these. It identifies a repeated call, which is not carried out again."""
+    """Number of the event before `events`. It identifies a repeated call, which is not carried out again."""
 
 
 class ThreadSteps(NamedTuple):
@@ -68,7 +68,7 @@ class ThreadSteps(NamedTuple):
 async def record_steps(
     tx: Tx, calls: Sequence[RecordSteps]
 ) -> list[AppendedEvents | int | Fenced | Conflict]:
-    """Store the work of graphs; the answers are those of `append_events`."""
+    """Store the work of graphs; return the same answers as `append_events`."""
     fenced = await fence(tx, [call.held for call in calls])
     streams = await load_streams(tx, calls)
     threads = await load_threads(tx, [call.held.thread_id for call in calls], lock=True)
@@ -106,7 +106,7 @@ def unstored(events: Sequence[NewEvent], steps: Steps | None) -> Sequence[NewEve
 
 
 class Rows(NamedTuple):
-    """Rows of states to write for steps. Their threads are updated already."""
+    """Rows of states to write for steps. The rows of the threads are updated already."""
 
     new: list[StateRow]
     changed: list[StateChange]

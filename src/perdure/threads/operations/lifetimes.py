@@ -66,7 +66,7 @@ async def prune_threads(
 async def prune(
     tx: Tx, thread_ids: Sequence[str], strategy: PruneStrategy, grace: int, kinds: Kinds
 ) -> list[str]:
-    """Remove threads, or all of their states except the latest; return the IDs of the pruned threads.
+    """Remove threads, or all states of a thread except the latest; return the IDs of the pruned threads.
 
     A busy thread is removed with its runs, but keeps its states otherwise.
     """
@@ -92,7 +92,7 @@ async def _keep_latest(tx: Tx, threads: Sequence[ThreadRow]) -> None:
 
 
 async def sweep(tx: Tx, grace: int, kinds: Kinds) -> int:
-    """Expire the threads whose lifetime is over, in all namespaces."""
+    """Expire the threads with an ended lifetime, in all namespaces."""
     due = await tx.all(sql.DUE_LIFETIMES, n=SWEEP_ROWS)
     here = tx.ns
     try:

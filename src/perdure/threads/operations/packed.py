@@ -1,4 +1,4 @@
-"""States of checkpoints that are packed with a later one, and their unpacking."""
+"""States of checkpoints that are packed with a later checkpoint, and the unpacking of such states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PackedState(msgspec.Struct, array_like=True, gc=False):
     checkpoint: int
     """Index of the checkpoint in the pack."""
     before: int
-    """Number of states from this one to the state of the last checkpoint."""
+    """Number of states from this state to the state of the last checkpoint."""
     next: str
     output: str | None = None
     parent_id: str | None = None

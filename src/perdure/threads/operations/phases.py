@@ -1,7 +1,7 @@
 """Creation and end of phases: runs that workflows and chats create.
 
 A phase has a row in `runs`, so that workers execute it like any other run, and a seed for its executions.
-It gets its own thread, unless it continues one. Lists of threads show neither.
+A phase gets its own thread, unless it continues a thread. Lists of threads hide the threads of phases.
 """
 
 from __future__ import annotations

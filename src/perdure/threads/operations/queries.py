@@ -44,7 +44,7 @@ async def get_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | None]:
 
 
 async def known_runs(tx: Tx, run_ids: Sequence[str]) -> list[RunRow | NotFound]:
-    """Get runs, including deleted ones whose rows still exist."""
+    """Get runs, including deleted runs with existing rows."""
     runs = await load_runs(tx, list(set(run_ids)))
     return [runs.get(run_id) or NotFound(f"Run {run_id} not found") for run_id in run_ids]
 
@@ -61,12 +61,12 @@ End = tuple[RunRow, ThreadAnswer | None] | NotFound
 
 
 async def get_ends(tx: Tx, run_ids: Sequence[str]) -> list[End]:
-    """Get runs, also deleted ones, with the last states that they stored."""
+    """Get runs, including deleted runs, with the last state that each run stored."""
     return await _ends(tx, run_ids, own=True)
 
 
 async def get_threads_at_end(tx: Tx, run_ids: Sequence[str]) -> list[End]:
-    """Get runs with the latest states of their threads, which later runs may have continued."""
+    """Get runs with the latest state of each run's thread; later runs may have continued the thread."""
     return await _ends(tx, run_ids, own=False)
 
 
@@ -89,8 +89,8 @@ async def _ends(tx: Tx, run_ids: Sequence[str], *, own: bool) -> list[End]:
 async def _last_states(
     tx: Tx, runs: Sequence[RunRow], threads: Mapping[str, ThreadRow], *, own: bool
 ) -> dict[str, StateRow]:
-    """Get the state of each run's thread; with `own`, the last state that the run stored, if it stored one
-    and was not deleted."""
+    """Get the state of each run's thread. With `own`, get the last state stored by the run, unless the run
+    was deleted or stored no state."""
     latest = await latest_states(tx, [threads[run.thread_id] for run in runs if run.thread_id in threads])
     states = {run.id: latest[run.thread_id] for run in runs if run.thread_id in latest}
     others = [run.id for run in runs if own and run.id in states and _is_of_another(states[run.id], run)]
@@ -141,7 +141,7 @@ def from_cursor(search: RunSearch, cursor: str | None) -> RunSearch:
 
 
 ListedRuns = tuple[Sequence[RunRow], Sequence[Any], int | None]
-"""Runs, the rows with their places in the list, and the total if known or requested."""
+"""Runs, the rows with the runs' places in the list, and the total if known or requested."""
 
 
 @requires(NOT_OVERDUE)

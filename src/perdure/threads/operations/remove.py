@@ -96,7 +96,7 @@ async def old_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
 
 
 async def old_single_threads(tx: Tx, before: int, after: OldThread) -> list[OldThread]:
-    """List idle threads that were created for one run and have had no other since, after a position."""
+    """List idle threads that were created for one run and have had no other run, after a position."""
     return await tx.all(
         removal_sql.OLD_SINGLE_THREADS,
         before=before,
@@ -109,7 +109,7 @@ async def old_single_threads(tx: Tx, before: int, after: OldThread) -> list[OldT
 async def remove_idle(tx: Tx, thread_ids: Sequence[str], before: int, *, single: bool = False) -> list[str]:
     """Hide the idle threads that have not changed since a time; return their IDs.
 
-    With `single`, only threads that were created for one run and have had no other since.
+    With `single`, only threads that were created for one run and have had no other run.
     """
     holders = await lock_lines(tx, thread_ids)
     live = {row.thread_id for row in await tx.all(sql.LIVE_RUNS, thread_ids=sorted(thread_ids))}
@@ -164,8 +164,8 @@ async def _visible(tx: Tx, run_id: str) -> RunRow:
 
 
 async def purge(tx: Tx, linger: int) -> int:
-    """Delete some rows of what was hidden for `linger` microseconds, in all namespaces; return the number
-    of threads and runs."""
+    """Delete some rows of threads and runs hidden for `linger` microseconds, in all namespaces; return the
+    number of threads and runs."""
     before = tx.now - linger
     threads = _few(await tx.all(removal_sql.GONE_THREADS, before=before, n=PURGE_ROWS))
     runs = _few(await tx.all(removal_sql.GONE_RUNS, before=before, n=PURGE_ROWS))
@@ -218,7 +218,7 @@ async def purge_runs(tx: Tx, run_ids: Sequence[str]) -> None:
 
 
 async def traces_of_removed(tx: Tx, ids: Sequence[str]) -> list[RemovedRun]:
-    """Get the rollouts whose runs were removed."""
+    """Get the rollouts of removed runs."""
     return await tx.all(removal_sql.TRACES_OF_REMOVED, ids=sorted(ids)) if ids else []
 
 
@@ -231,7 +231,7 @@ def count_removed(tx: Tx, rollouts: Sequence[RemovedRun], each: int) -> None:
 
 
 async def purge_threads(tx: Tx, thread_ids: Sequence[str]) -> None:
-    """Delete threads with all of their rows. A held line stays for the worker that still has to stop."""
+    """Delete threads with all their rows. Keep a held line for the worker that still has to stop."""
     if not thread_ids:
         return
     ids = sorted(thread_ids)

@@ -117,7 +117,7 @@ async def settle_runs(tx: Tx, ended: Sequence[EndedRollout]) -> None:
 
 
 async def _load_runs(tx: Tx, ended: Sequence[EndedRollout]) -> dict[str, RunRow]:
-    """Return the runs as they have ended. Read only those that no report has."""
+    """Return the ended runs. Read only the runs that are not in a report."""
     runs: dict[str, RunRow] = {}
     for end in ended:
         if isinstance(end.report, RunEndReport) and (run := end.report.before) is not None:
@@ -236,7 +236,7 @@ class _Settling:
         changes.tell(tx, "thread", ((id, self._threads[id].status) for id in ids))
 
     async def _unfinished(self, ids: Sequence[str]) -> set[str]:
-        """Return the threads whose state has next steps."""
+        """Return the threads with next steps in their state."""
         reported = {state.thread_id: state for end in self._reports if (state := end.state) is not None}
         threads = [id for id in ids if id not in reported and self._threads[id].checkpoint_id is not None]
         states = [self._threads[id].checkpoint_id for id in threads]
@@ -268,7 +268,7 @@ class _Settling:
 
 
 def _reason(run: RunRow) -> Failure | None:
-    """Build the failure of a run for which no worker reported one."""
+    """Build the failure of a run for which no worker reported a failure."""
     if run.outcome == UNRESPONSIVE:
         return exceeded(run.id, run.limits.max_attempts, SILENT)
     if run.outcome == TIMEOUT:
@@ -277,7 +277,7 @@ def _reason(run: RunRow) -> Failure | None:
 
 
 async def point_back(tx: Tx, thread: ThreadRow, run_id: str) -> None:
-    """Set the thread's state to the latest one from neither this run nor a rolled-back run."""
+    """Set the thread's state to the latest state that stems from neither this run nor a rolled-back run."""
     state = await tx.one(sql.LATEST_WITHOUT, thread_id=thread.id, run_id=run_id, rollback=ROLLBACK)
     if state != thread.checkpoint_id:
         thread.checkpoint_id, thread.state_at = state, max(tx.now, thread.state_at + 1)
@@ -325,4 +325,4 @@ async def find_interrupts(tx: Tx, ends: Sequence[AttemptEnd]) -> dict[str, str]:
 
 RUN_KIND = RolloutKind(RUN, on_ended=settle_runs, on_stopped=on_stopped, final=True, counted=True)
 PHASE_KIND = RolloutKind(PHASE, on_stopped=on_stopped, final=True, counted=True)
-"""Without the handler of its ends, which calls several domains: `perdure.runtime.phases.build_phase_kind`."""
+"""Kind without `on_ends`: `perdure.runtime.phases.build_phase_kind` adds it, as it calls several domains."""

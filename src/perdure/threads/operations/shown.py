@@ -54,7 +54,7 @@ def showing_state(events: Sequence[NewEvent], values: str, checkpoint_id: str) -
 
 
 async def stored_before(tx: Tx, calls: Iterable[tuple[Lease, Sequence[NewEvent]]]) -> dict[str, Checkpoints]:
-    """Return the checkpoints, out of those that events show, that each run has already stored."""
+    """Return the checkpoints that each run has already stored, of the checkpoints that its events show."""
     shown = [
         StoredRow(held.thread_id, held.run_id, event.shown.checkpoint_ns or "", event.shown.checkpoint_id)
         for held, events in calls

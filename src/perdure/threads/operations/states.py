@@ -45,7 +45,7 @@ class NewThread(msgspec.Struct, frozen=True):
     reuse: bool
     lifetime: Lifetime | None = None
     labels: Mapping[str, str] = {}
-    """Encoded metadata by which threads are found."""
+    """Encoded metadata to find threads by."""
 
 
 class MergedMetadata(NamedTuple):
@@ -60,7 +60,7 @@ class MergedMetadata(NamedTuple):
 async def create_threads(
     tx: Tx, requests: Sequence[NewThread]
 ) -> list[Created[ThreadAnswer] | tuple[str] | Conflict]:
-    """Create each thread. For an existing one, return only its ID, or a Conflict."""
+    """Create each thread. For an existing thread, return only its ID, or a Conflict."""
     named = sorted({request.thread_id for request in requests if request.thread_id is not None})
     taken = await _known(tx, named)
     threads: list[ThreadRow] = []
@@ -262,7 +262,7 @@ async def append_event(tx: Tx, thread_id: str, event: NewEvent) -> AppendedEvent
 
 
 async def get_thread(tx: Tx, thread_id: str, gone: bool = False) -> ThreadAnswer:
-    """Get a thread with its state; with `gone` also a deleted one, for callers that waited for it."""
+    """Get a thread with its state; with `gone` also a deleted thread, for callers that waited for it."""
     thread = (await load_threads(tx, [thread_id])).get(thread_id)
     if thread is None or (thread.is_gone and not gone):
         raise NotFound(f"Thread {thread_id} not found")

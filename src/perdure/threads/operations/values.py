@@ -1,4 +1,4 @@
-"""Values of states whose graph stores them in pieces."""
+"""Values of states that a graph stores in pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.threads.rows import IN_PIECES, StateRow, values_text
 
 
 async def with_values(tx: Tx, rows: Sequence[StateRow]) -> list[StateRow]:
-    """Return states with their values, also those stored in pieces."""
+    """Return states with their values, including values stored in pieces."""
     return [await with_its_values(tx, row) for row in rows]
 
 

@@ -39,7 +39,7 @@ async def advance_runs(
     ended: Sequence[EndedPhase],
     phases: PhaseStarter,
 ) -> None:
-    """Count ended attempts in their locked runs, and advance the runs whose phases have ended."""
+    """Count ended attempts in their locked runs, and advance the runs with ended phases."""
     locked = {run.id: run for run in runs}
     counted = _count_attempts(locked, attempts, tx.now)
     given_up = [run.id for run in counted.values() if run.status in LIVE and run.restart_count > MAX_RESTARTS]
@@ -110,10 +110,10 @@ def _lose(run: WorkflowRunRow, end: AttemptEnd, now: int) -> None:
 async def _end_phases(
     tx: Tx, works: Mapping[str, RunWork], ended: Mapping[str, EndedPhase]
 ) -> dict[str, RunWork]:
-    """Advance runs whose phases, by rollout, have ended. Return the changed runs.
+    """Advance the runs of ended phases, given by rollout. Return the changed runs.
 
-    A phase that no node waits for changes nothing, and its execution counts as failed: a retry of the run
-    executes it again.
+    If no node waits for a phase, its end changes nothing and its execution counts as failed: a retry of the
+    run executes the phase again.
     """
     strays = dict(ended)
     moved: dict[str, RunWork] = {}

@@ -114,7 +114,7 @@ async def clear_due(tx: Tx, run_id: str, due_at: int) -> None:
 
 
 async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
-    """Pass the end of a run to the run that started it. Both are locked in the order of their ids."""
+    """Pass the end of a run to the run that started it. Lock both runs in the order of their ids."""
     rows = await tx.all(sql.GET_RUNS, ids=[run_id])
     parents = [row.parent_run_id for row in rows if row.parent_run_id is not None]
     works = await load_works(tx, [run_id, *parents], phases)
@@ -132,7 +132,7 @@ async def tell_parent(tx: Tx, run_id: str, phases: PhaseStarter) -> bool:
 
 
 async def _take_end(tx: Tx, parent: RunWork, node: WorkflowNodeRow, child: WorkflowRunRow) -> None:
-    """Apply the end of a run that a node started; its output is that of its last phase."""
+    """Apply the end of a run started by a node. The run's last phase provides the output."""
     node.due_at = None
     if child.status == SUCCEEDED:
         output = await tx.one(sql.LAST_OUTPUT, run_id=child.id, status=SUCCEEDED)
@@ -170,7 +170,7 @@ async def end_wait(tx: Tx, run_id: str, key: NodeKey, phases: PhaseStarter) -> b
 
 
 async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseStarter) -> bool:
-    """Fail a node whose items, context or answer could not be built."""
+    """Fail a node if its items, context or answer could not be built."""
     waiting = await _waiting(tx, run_id, key, phases)
     if waiting is None:
         return False

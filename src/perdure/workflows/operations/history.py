@@ -40,7 +40,7 @@ class RunHistory:
         self.enter(note.label, note.success, summary)
 
     async def say_start(self, node: WorkflowNodeRow) -> None:
-        """Add the entry for the start of a phase or of a part of its loop, if the workflow has one."""
+        """Add the entry for the start of a phase or a part of its loop, if the workflow defines an entry."""
         note = start_message(self._plan[node.node].phase, node)
         if note is not None:
             await self.say(node, note)
@@ -52,7 +52,7 @@ class RunHistory:
             await self.say(node, HistoryNote(node.node, None, message))
 
     async def rendered(self, node: WorkflowNodeRow, *texts: str | None, **more: Any) -> list[str | None]:
-        """Render messages of a phase. If that fails, return them unrendered."""
+        """Render messages of a phase. If rendering fails, return the unrendered messages."""
         try:
             return await self._values.render(self._plan[node.node], texts, **more)
         except PerdureError:

@@ -1,4 +1,4 @@
-"""Read runs: lists, counts and one run with all that belongs to it."""
+"""Read runs: lists, counts, and one run with all its parts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _counts(tx: Tx, query: WorkflowRunFilter) -> list[RunStatusCount]:
 
 
 def _groups(query: WorkflowRunFilter) -> dict[WorkflowRunCursor, list[str]]:
-    """Group the statuses after the cursor that form one list, by the cursor in that list."""
+    """Group the statuses after the cursor by list; the key of a group is the cursor in its list."""
     groups: dict[WorkflowRunCursor, list[str]] = {}
     for status, place in statuses_after(query.statuses or RUN_STATUSES, query.place):
         groups.setdefault(place._replace(rank=get_rank(status)), []).append(status)
@@ -93,7 +93,7 @@ def _groups(query: WorkflowRunFilter) -> dict[WorkflowRunCursor, list[str]]:
 
 
 def _matching(query: WorkflowRunFilter, first: str, **values: Any) -> Clause:
-    """Build the condition of runs: a first condition, and those of the given filters."""
+    """Build the condition of runs: a first condition, and the conditions of the given filters."""
     parts = [first]
     given = {"name": query.workflow_name, "repo": query.repo, "since": query.since}
     for name, value in given.items():
@@ -174,7 +174,7 @@ async def history(tx: Tx, run_id: str, after: int, limit: int) -> list[HistoryRo
 
 
 async def by_trigger(tx: Tx, trigger_id: str, statuses: Sequence[str]) -> WorkflowRunRow:
-    """Return the newest run of a trigger with one of these statuses."""
+    """Return the newest run of a trigger with one of the statuses."""
     row = await tx.one(sql.BY_TRIGGER, trigger_id=trigger_id, statuses=list(statuses))
     if row is None:
         raise NotFound(f"Trigger {trigger_id} has no such workflow run")
@@ -192,14 +192,14 @@ class LogQuery(NamedTuple):
 
 
 class LogMatches(NamedTuple):
-    """Executions whose error or output contains a text, and the last execution that was searched."""
+    """Executions with a text in their error or output, and the last execution that was searched."""
 
     rows: Sequence[ExecutionLogRow]
     last: LogCursor | None
 
 
 async def search_logs(tx: Tx, query: LogQuery) -> LogMatches:
-    """Return the newest executions that contain a text, among a limited number that one call searches."""
+    """Return the newest executions that contain a text. One call searches a limited number of executions."""
     place = {"at": query.at, "last": query.last}
     end = await tx.one(sql.LOG_END, **place, scan=SCANNED - 1)
     first = LogCursor(0, "") if end is None else end

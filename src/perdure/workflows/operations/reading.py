@@ -105,7 +105,7 @@ class RunValues:
         await self._tx.execute(sql.SET_SCRATCH, id=self._run.id, scratch=text)
 
     async def keep_answer(self, key: str, node: WorkflowNodeRow, decision: Decision) -> None:
-        """Add a question and its answer to the scratch, by the ids of the rows with their texts."""
+        """Add a question and its answer to the scratch, as ids of the rows that store the two texts."""
         slot = (await self.scratch()).get(key)
         earlier = slot.get("qa") if isinstance(slot, dict) else None
         entry = {
@@ -125,7 +125,7 @@ class RunValues:
         return build_scope(context, scratch, outputs, self.config, **more)
 
     async def _whole(self, values: Mapping[str, Any], names: set[str]) -> Mapping[str, Any]:
-        """Return the values with the large ones among these names in place of their pointers."""
+        """Return the values, with pointers replaced by the large values for the given names."""
         pointers = {name: row_id for name in names if (row_id := parse_pointer(values.get(name))) is not None}
         if not pointers:
             return values
@@ -166,7 +166,7 @@ class RunValues:
         return [texts.get(row.execution_id or "", "") for row in rows]
 
     async def view(self, planned: PlannedPhase, node: WorkflowNodeRow) -> LoadedScope:
-        """Load what the steps of a phase may read."""
+        """Load the values that the steps of a phase may read."""
         last = ""
         if node.role == "check" and planned.phase.on_output is not None and node.execution_id is not None:
             last = (await load_outputs(self._tx, [node.execution_id])).get(node.execution_id, "")

@@ -58,7 +58,7 @@ async def retry(
     for work in (works[id_] for id_ in tree if id_ in works):
         parent = work.run.parent_run_id or ""
         if not RUN.moves(work.run.status, "retried") or _is_replaced(work.run, parent, anew):
-            # The phase that starts again starts a new run in place of this one.
+            # The phase that starts again replaces this run with a new run.
             anew[work.run.id] = set(work.plan.phases)
             continue
         if current is not None and work.run.workflow_name in plans:
@@ -92,7 +92,7 @@ def _from(plan: WorkflowPlan, name: str) -> set[str]:
 
 
 async def _check_stopped(tx: Tx, run_id: str, names: Collection[str]) -> None:
-    """Raise Conflict while a run is live that one of these phases has started."""
+    """Raise Conflict while a run started by one of the phases is live."""
     if not names:
         return
     for child in await tx.all(sql.CHILDREN, ids=[run_id], statuses=sorted(LIVE), n=CHILDREN):
@@ -162,7 +162,7 @@ async def _stop_phases(tx: Tx, run_ids: Sequence[str], phases: PhaseStarter) -> 
     if len(live) > MAX_LIVE:
         raise Conflict("phases of this workflow run are still being stopped; try again")
     loaded = await phases.load(tx, live) if live else None
-    # A dispatch of the same trigger creates a live run too, and only one of them may be live.
+    # A dispatch of the same trigger also creates a live run, and a trigger may have only one live run.
     await lock_admission(tx)
     runs = await lock_runs(tx, run_ids)
     if loaded is not None and all(RUN.moves(run.status, "retried") for run in runs):

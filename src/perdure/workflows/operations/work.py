@@ -1,4 +1,4 @@
-"""Unit of work on a run: its locked row, the nodes that are loaded, and the pending writes.
+"""Unit of work on a run: its locked row, its loaded nodes, and the pending writes.
 
 Every change of a run goes through this class: `apply` takes a step of one of its phases, and `go_on` applies
 the consequences to other nodes until nothing more changes. Nodes are read and written only under the lock of
@@ -401,7 +401,7 @@ class RunWork:
             await self._became_ready(item)
 
     async def _item_ended(self, item: WorkflowNodeRow) -> None:
-        """Count an ended item. The next item takes its slot, and the last one ends the phase."""
+        """Count an ended item. The next item takes its slot; the last item ends the phase."""
         node = await self.phase(item.node)
         if node is None or node.status != WAITING:
             return
@@ -431,7 +431,7 @@ class RunWork:
             await self._became_ready(following)
 
     def _pending_items(self, node: WorkflowNodeRow) -> list[WorkflowNodeRow]:
-        """Return the loaded items of a map phase that have not started, also those not stored yet."""
+        """Return the loaded items of a map phase that have not started, including items not stored yet."""
         items = (item for key, item in self.board.nodes.items() if key.item and key.node == node.node)
         return [item for item in items if item.status == PENDING]
 
