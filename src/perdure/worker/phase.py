@@ -85,7 +85,7 @@ def format_question(interrupts: Sequence[Any]) -> str:
 
 
 def bounded(text: str) -> str:
-    """Cut a text to 1 MiB and replace characters that databases refuse. The cut ends with the missing length."""
+    """Cut a text to 1 MiB, name the missing length there, and replace characters that databases refuse."""
     clean = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     data = clean.encode("utf-8", "replace")
     if len(data) <= MAX_OUTPUT:
