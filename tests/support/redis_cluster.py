@@ -27,7 +27,7 @@ def redis_cluster() -> Iterator[str]:
             last = SLOTS - 1 if number == NODES - 1 else (number + 1) * share - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", number * share, last)
         for server in servers[1:]:
-            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, server.bus_port)
         deadline = time.monotonic() + START_SECONDS
         while not all(map(_is_up, clients)):
             assert time.monotonic() < deadline, clients[0].execute_command("CLUSTER", "INFO")

@@ -42,7 +42,7 @@ def check_weights(text: float, vector: float) -> Weights:
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the filters of an agent's search; InvalidInput for an unknown one."""
+    """Check the filters of an agent's search; InvalidInput for an unknown filter."""
     unknown = sorted(filters.keys() - FILTERS)
     if unknown:
         raise InvalidInput(f"memory has no filter {unknown[0]!r}; use one of {', '.join(sorted(FILTERS))}")

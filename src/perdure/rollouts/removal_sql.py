@@ -120,7 +120,7 @@ DROP_EMPTY_NAMES = statement(
       AND NOT EXISTS (SELECT 1 FROM spans AS s WHERE s.ns = :ns AND s.trace_id = trace_names.trace_id)
     """
 )
-# Move traces of the given rollouts to another rollout that still has spans of them.
+# Move traces of the given rollouts to another rollout that still has spans of the trace.
 PASS_TRACES_ON = statement(
     """
     UPDATE traces SET rollout_id = coalesce((SELECT s.rollout_id FROM spans AS s

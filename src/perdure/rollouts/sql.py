@@ -168,7 +168,7 @@ DUE_IN_LINES = statement(
 
 # --- lines ------------------------------------------------------------------------------------------------
 
-# Create lines, and lock those that exist, in the order of the list.
+# Create missing lines and lock existing lines, in the order of the list.
 OPEN_LINES = statement(
     """
     INSERT INTO lines (ns, line) SELECT :ns, names.value FROM {each:names} WHERE TRUE

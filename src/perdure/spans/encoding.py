@@ -295,7 +295,7 @@ def spans_with_names(
     rows: Sequence[SpanRecordRow], parts: Mapping[str, bytes], names: Iterable[str]
 ) -> list[SpanRecordRow]:
     """Return the spans whose encoded form contains all these attribute names, or cannot be checked for
-    them."""
+    the names."""
     plain = [name.encode() for name in names if name.isascii() and name.isprintable() and '"' not in name]
     plain = [name for name in plain if b"\\" not in name and b"/" not in name]
     return [row for row in rows if all(name in _names_in(row, parts) for name in plain)]

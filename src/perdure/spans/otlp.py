@@ -150,7 +150,7 @@ def _parse_id(value: AnyValue) -> str | None:
 
 
 def _parse_sequence_id(value: AnyValue) -> int | None:
-    """Return a whole number from a number or a string of digits; None lets the store choose one."""
+    """Return a whole number from a number or a string of digits; with None the store chooses the number."""
     text = value.string_value.strip()
     if text.isascii() and text.isdecimal() and len(text) < 20:
         number = int(text)

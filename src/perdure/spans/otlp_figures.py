@@ -1,7 +1,7 @@
 """Figures of spans, from their attributes in the form of OTLP's parser.
 
-The rules are those of `count_figures`. Spans with the same attributes share a plan, so that only the needed
-attributes are read. Unusual values, such as a number in a string, are left to `count_figures`.
+The rules are the rules of `count_figures`. Spans with the same attributes share a plan, which reads only the
+needed attributes. Unusual values, such as a number in a string, are left to `count_figures`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Figures of spans whose attributes have the same names: the positions of the values are found once.
+"""Figures of spans with equal attribute names: the positions of the values are found once.
 
-The rules are those of `count_figures`, which runs once for each kind of step, and for unusual values.
+The rules are the same as in `count_figures`, which runs once per kind of step, and for unusual values.
 """
 
 from __future__ import annotations

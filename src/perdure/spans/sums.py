@@ -208,6 +208,6 @@ def _add_figures(row: RolloutFiguresRow | TraceRow, used: UsageRow) -> None:
 
 
 def _add_reward(row: RolloutFiguresRow | TraceRow, reward: float, number: int) -> None:
-    """Set the reward, unless a span with a higher number has one."""
+    """Set the reward, unless a span with a higher number has set it."""
     if number >= row.reward_at:
         row.reward_at, row.reward = number, repr(reward)

@@ -99,6 +99,8 @@ class RedisServer:
         self._guard: Guard | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.bus_port = 0
+        """Port for the other nodes of a cluster. By default it is `port` + 10,000, which may be in use."""
 
     @property
     def label(self) -> str:
@@ -127,7 +129,7 @@ class RedisServer:
         if self._home is None:
             self._home = Path(tempfile.mkdtemp(prefix="perdure-redis-"))
             self._guard = Guard(self._home)
-            self.port = free_port()
+            self.port, self.bus_port = free_port(), free_port()
         self._launch(self._home)
         return self
 
@@ -180,7 +182,7 @@ class RedisServer:
         config.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {home}\nrequirepass {self._password}\n"
             'save ""\nappendonly no\nset-proc-title no\n'
-            f"cluster-enabled {'yes' if self._cluster else 'no'}\n"
+            + (f"cluster-enabled yes\ncluster-port {self.bus_port}\n" if self._cluster else "")
         )
         with (home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(

@@ -70,7 +70,7 @@ class Agents(Mapping[str, Agent]):
         return _decorator(self.register_condition, name)
 
     def register_condition(self, name: str, predicate: Callable[..., Any]) -> None:
-        """Register a predicate under a name for schedules. The predicate gets the planned start."""
+        """Register a predicate under a name for schedules. The predicate gets the firing request."""
         _add(self.conditions, "condition", name, predicate)
 
     def callable(self, name: str) -> Callable[[C], C]:

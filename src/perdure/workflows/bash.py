@@ -77,7 +77,7 @@ class BashScanner(WordScanner):
     # --- commands ---------------------------------------------------------------------------------------
 
     def _commands(self, end: str) -> str:
-        """Read commands until a parenthesis, the end of a case or the text ends. Return what ended them."""
+        """Read commands until a parenthesis, or the end of a case or the text. Return what ended the list."""
         command = _SimpleCommand()
         while True:
             self._skip_blanks()

@@ -67,7 +67,7 @@ class WordScanner:
         self._end = len(text)
         self._quotings: list[Quoting] = []
         self._place = ""
-        """Name of the current place if it refuses every value, otherwise an empty text."""
+        """Outermost place that refuses every value; empty outside of such places."""
         self._word: list[str] = []
         self._depth = 0
         self._heres: list[HereDocument] = []
@@ -539,7 +539,7 @@ class WordScanner:
             self._commands(")")
 
     def _commands(self, end: str) -> str:
-        """Read commands until `end` and return what ended them."""
+        """Read commands until `end` and return the text that ended the commands."""
         raise NotImplementedError
 
     def _read_heres(self) -> None:

@@ -197,7 +197,7 @@ class DefinitionFiles:
             return "; ".join(change for change in changes if change) or None
 
     async def _checked(self, definitions: Definitions) -> tuple[Definitions, set[str]]:
-        """Return the definitions without files that name unknown assistants, and those names."""
+        """Return the definitions without files that name unknown assistants, and the unknown names."""
         if self._known is None:
             return definitions, set()
         missing = await self._known.unknown(name for name, _ in definitions.assistants)

@@ -80,7 +80,7 @@ def check_command(text: str) -> None:
 
 
 def _choices(conditions: list[tuple[str, ...]]) -> Iterator[Mapping[tuple[str, ...], bool]]:
-    """Yield which conditions hold: each combination of a few; of many, all, none, all except one, and one."""
+    """Yield truth values of conditions: every combination of a few; of many, all, none, all but one, one."""
     if len(conditions) <= MAX_CONDITIONS:
         for chosen in product((True, False), repeat=len(conditions)):
             yield dict(zip(conditions, chosen, strict=True))

@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     assistants: Mapping[str, str] = {}
     """Assistant of each phase by name; `default` applies to all other phases."""
     sandbox: str | None = None
-    """Sandbox in which the agents of phases run, if there is one."""
+    """Sandbox in which the agents of phases run, if any."""
     command_sandbox: str | None = None
     """Sandbox that workers start for commands and isolated agents."""
     sandbox_images: tuple[str, ...] = ()

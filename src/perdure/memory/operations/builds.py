@@ -100,7 +100,7 @@ async def refresh(tx: Tx, node_id: str) -> bool:
     return False
 
 
-# --- sources of a build -----------------------------------------------------------------------------------
+# --- sources of builds ------------------------------------------------------------------------------------
 
 
 class SegmentContent(NamedTuple):
@@ -143,7 +143,7 @@ async def child_texts(tx: Tx, parent: str, after: tuple[int, str], limit: int) -
     return await tx.all(sql.CHILD_TEXTS, parent=parent, after_ms=after_ms, after_id=after_id, limit=limit)
 
 
-# --- results of a build -----------------------------------------------------------------------------------
+# --- results of builds ------------------------------------------------------------------------------------
 
 
 class Built(NamedTuple):

@@ -22,7 +22,7 @@ KIND = "memory_event"
 
 
 async def ingest(tx: Tx, events: Sequence[CheckedEvent], bodies: tuple[str, str]) -> set[str]:
-    """Insert new events with their outbox entries; return the ids of the new ones.
+    """Insert new events with their outbox entries; return the ids of the new events.
 
     `events` are in the order of their ids, each id once. `bodies` are the bodies of the outbox entries.
     """

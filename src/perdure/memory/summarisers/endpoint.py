@@ -38,7 +38,7 @@ LONGEST_PAUSE = 120.0
 MAX_ANSWER = 1 << 20
 EVENT_CHARACTERS = 2000
 SENT_CHARACTERS = 24_000
-"""Limits of characters sent to the model: of one event, and of all of them."""
+"""Limits of characters sent to the model: of one event, and of all events together."""
 
 _INSTRUCTION = (
     "You write entries of a log book about the work of software agents. You are given what happened, in"

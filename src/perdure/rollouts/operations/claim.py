@@ -92,7 +92,7 @@ async def claim(
     rows = await _take(tx, queues, names, wanted, agents) if wanted and queues else []
     rows.sort(key=lambda row: (-row.priority, row.position))
     if agents is not None and rows and await _has_more(tx, rows, wanted, queues, names, agents):
-        # A hint wakes one worker: a claim that leaves rollouts wakes the next one.
+        # A hint wakes one worker: a claim that leaves rollouts wakes the next worker.
         for queue in queues:
             for agent in agents:
                 tx.hint(READY_CHANNEL, ready_key(queue, agent))

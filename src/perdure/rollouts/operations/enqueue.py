@@ -255,7 +255,7 @@ async def start_rollouts(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -
 
 @requires(NOT_OVERDUE)
 async def start_missing(tx: Tx, requests: Sequence[NewRollout], kinds: Kinds) -> list[ClaimedRollout]:
-    """Start rollouts with given ids, except those that exist."""
+    """Start rollouts with given ids, except ids that already exist."""
     named = {request.rollout_id: request for request in requests}
     for rollout_id in await tx.all(sql.PRESENT, ids=sorted(str(name) for name in named)):
         del named[rollout_id]

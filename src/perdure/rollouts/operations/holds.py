@@ -17,7 +17,7 @@ HoldKind = Literal["queue", "worker"]
 QUEUE: Final = "queue"
 WORKER: Final = "worker"
 MOST_AGENTS = 1000
-"""Maximum number of agents whose workers are woken when a queue is resumed; the others poll."""
+"""Maximum number of agents with workers to wake when a queue is resumed; other workers poll."""
 
 
 async def holds(tx: Tx) -> list[HoldRow]:

@@ -348,7 +348,7 @@ async def has_future_deadlines(tx: Tx) -> bool:
 
 
 async def shorten_deadlines(tx: Tx) -> int:
-    """Let such deadlines count from now."""
+    """Let future deadlines count from now."""
     return await tx.execute(sql.SHORTEN_ATTEMPTS) + await tx.execute(sql.SHORTEN_DELAYS)
 
 

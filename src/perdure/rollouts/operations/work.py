@@ -317,7 +317,7 @@ def add_counts(tx: Tx, counts: Mapping[tuple[str, str], int]) -> None:
 
 
 def add_total(tx: Tx, name: str, more: int) -> None:
-    """Add to a total of rows that belong to rollouts; its row is locked last, like those of counts."""
+    """Add to a total of rows that belong to rollouts. The total's row is locked last, like rows of counts."""
     if more:
         tx.add(sql.ADD_TOTALS, [TotalRow(name, tx.shard, more)])
 

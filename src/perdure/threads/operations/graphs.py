@@ -36,7 +36,7 @@ class GraphStep(msgspec.Struct, frozen=True):
     state: Checked
     again: bool = False
     packed: bool = False
-    """True if the state has no row of its own."""
+    """True if the state does not have its own row."""
 
 
 class Steps(msgspec.Struct, frozen=True):

@@ -181,7 +181,7 @@ async def purge(tx: Tx, linger: int) -> int:
 
 
 def _few(rows: Sequence[GoneRow]) -> list[GoneRow]:
-    """Return the first rows whose weights sum up to at most PURGE_WEIGHT, but at least one."""
+    """Return the first rows, at least one row, with weights of at most PURGE_WEIGHT in sum."""
     taken: list[GoneRow] = []
     weight = 0
     for row in rows:

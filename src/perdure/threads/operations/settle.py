@@ -292,7 +292,7 @@ async def drop_states(tx: Tx, run_ids: Sequence[str]) -> None:
 
 
 async def on_stopped(tx: Tx, run_ids: Sequence[str]) -> None:
-    """Delete what rollbacks undo, now that the workers of these cancelled runs have stopped."""
+    """Delete the data that rollbacks undo. The workers of these cancelled runs have stopped."""
     rows = await tx.all(sql.RUN_STATUSES, ids=list(run_ids))
     undone = [row.id for row in rows if row.outcome == ROLLBACK]
     if undone:

@@ -104,7 +104,7 @@ async def create_threads(
 
 
 async def _known(tx: Tx, named: Sequence[str]) -> set[str]:
-    """Return the threads that exist. Deleted ones are purged now."""
+    """Return the threads that exist. Purge deleted threads now."""
     if not named:
         return set()
     await lock_lines(tx, named)

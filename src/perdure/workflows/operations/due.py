@@ -1,4 +1,4 @@
-"""Due work of runs, each action in a transaction of its own.
+"""Due work of runs, each action in its own transaction.
 
 Waits end, the items of a map and other workflows start, a graph continues with an answer, phases that no node
 waits for are stopped, a run gets the end of a run that it started, and queued runs expire.
@@ -183,7 +183,7 @@ async def give_up(tx: Tx, run_id: str, key: NodeKey, error: str, phases: PhaseSt
 
 
 class MapItem(msgspec.Struct, frozen=True):
-    """An item of a map phase: a small value, or the id and JSON text of a large one."""
+    """An item of a map phase: a small value, or the id and JSON text of a large value."""
 
     value: Any = None
     output: str | None = None

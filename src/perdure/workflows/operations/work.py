@@ -345,7 +345,7 @@ class RunWork:
         self.tx.hint(CHANNEL, DUE)
 
     def tend(self) -> None:
-        """Let the timer do work for the run in a transaction of its own."""
+        """Let the timer do work for the run in a separate transaction."""
         self.run.due_at = self.tx.now
         self.tx.hint(CHANNEL, DUE)
 
