@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agents, Context, Perdure, PostgresLightningStore
+from perdure.cli.hosting.agents import load_quietly
 from perdure.cli.hosting.logs import Redaction, configure, find_warning, list_secrets
 from perdure.kernel.config import Secret, SecretKey, Settings
 from perdure.kernel.errors import Unauthorized
@@ -161,3 +162,10 @@ def test_warnings_and_errors_are_found_in_a_log_file(log_json: bool, tmp_path: P
         stream.write("[1, 2]\nTraceback (most recent call last):\n")
     found = [text for line in file.read_text().splitlines() if (text := find_warning(line)) is not None]
     assert found == ["printed by a command", "agent 'bad': there is no file", "the limit is low"]
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_quiet_load_leaves_the_log_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_quietly(Settings()).failures == []
+    assert not logging.getLogger("perdure.agents.loading").disabled

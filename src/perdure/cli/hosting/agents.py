@@ -69,8 +69,12 @@ def load_quietly(settings: Settings) -> LoadedAgents[Agents]:
     from perdure.agents.loading import load_agents
     from perdure.worker.registry import Agents
 
-    logging.getLogger("perdure.agents.loading").disabled = True
-    return load_agents(Agents(), settings)
+    log = logging.getLogger("perdure.agents.loading")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        return load_agents(Agents(), settings)
+    finally:
+        log.disabled = was_disabled
 
 
 def gather_agents(settings: Settings, given: Sequence[str]) -> Agents:
