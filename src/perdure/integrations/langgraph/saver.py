@@ -155,7 +155,37 @@ class OpenedDatabase:
 # --- the store --------------------------------------------------------------------------------------------
 
 
-class PerdureStore(ItemStore):
+class _Closing:
+    """Closes the database of a saver or a store, at the end of `with` or `async with`."""
+
+    _opened: OpenedDatabase
+
+    def close(self) -> None:
+        """Close the database, if it was opened here."""
+        self._opened.close()
+
+    async def aclose(self) -> None:
+        """Close the database, if it was opened here, for callers with an event loop."""
+        await self._opened.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class PerdureStore(_Closing, ItemStore):
     """The long-term memory of agents as a LangGraph store, in a perdure database.
 
     `place` is a file, the URL of a database, or an object with an open database, such as a `Perdure`. Use it
@@ -187,30 +217,6 @@ class PerdureStore(ItemStore):
         """Delete expired items now, for callers with an event loop."""
         return await self.items.expire()
 
-    def close(self) -> None:
-        """Close the database, if it was opened here."""
-        self._opened.close()
-
-    async def aclose(self) -> None:
-        """Close the database, if it was opened here, for callers with an event loop."""
-        await self._opened.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
 
 def _index(given: IndexConfig | None) -> ItemIndex | None:
     if not given:
@@ -226,7 +232,7 @@ PAGE = 50
 """Number of checkpoints per read of a list."""
 
 
-class PerdureSaver(BaseCheckpointSaver[str]):
+class PerdureSaver(_Closing, BaseCheckpointSaver[str]):
     """Stores the checkpoints of LangGraph graphs in SQLite or PostgreSQL, for async and for sync programs.
 
     `place` is a file, the URL of a database, or an object with an open database: a `Perdure`, a store, a
@@ -283,32 +289,6 @@ class PerdureSaver(BaseCheckpointSaver[str]):
             self._own = own
             self.serde = self._codec.serde = self.serde.with_msgpack_allowlist(own)
         return self._codec
-
-    # --- opening and closing ----------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Close the database if it was opened here."""
-        self._opened.close()
-
-    async def aclose(self) -> None:
-        """Close the database if it was opened here."""
-        await self._opened.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     # --- storing ----------------------------------------------------------------------------------------
 
